@@ -62,7 +62,7 @@ test-benches:
 	@$(SETUP) python $(PYTEST) benches --benchmark-disable
 
 campaign:
-	@$(SETUP) python tests/campaign $(ARGS)
+	@export PYTHONPATH='$(CURDIR)/tests'; $(SETUP) python -m support.kills.campaign $(ARGS)
 
 test-matrix:
 	@$(SETUP:setup.py=spark_matrix.py) $(ARGS)

@@ -1,13 +1,14 @@
 """A changelog in S3 behind a slow network: a persist beside one PUT of the same bytes, taken in turns.
 
-    changelog_s3.py [--latency-ms N] [--turns N] [--quick]
+    PYTHONPATH=tests python benches/changelog_s3.py [--latency-ms N] [--turns N] [--quick]
 
 The server is moto, started here; between it and both clients stands a proxy that adds the latency to each request. What
 is compared is the time that a store's own client (boto3) takes for a PUT with the time from `persist` until the handle,
 in turns, so both meet the same minutes. Then: the requests of many small writers that persist together, and the bytes
 of a reader of an eighth of the key groups.
 
-Owns: the turns and the table. Does not own: the server and the proxy (tests/stores), values (changelog_flink).
+Owns: the turns and the table. Does not own: the server and the proxy (`support.stores` of the tests),
+values (changelog_flink).
 """
 
 from __future__ import annotations
@@ -15,21 +16,17 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "stores"))
-
 from changelog_flink import Pool
-from fault_proxy import FaultProxy
-from places import S3Place, s3_admin
-from servers import s3_server
 
 import fastchangelog as fc
+from support.stores.fault_proxy import FaultProxy
+from support.stores.places import S3Place, s3_admin
+from support.stores.servers import s3_server
 
 GROUPS, VALUE = 128, 1_000
 WRITERS, EIGHTH = 200, range(GROUPS // 8)

@@ -7,11 +7,11 @@ Each query is filled with all keys and stopped, in a process of its own, with a 
 then started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
 measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
-Spark's own operator is left out there, for it needs Hadoop's S3 client. A filling or a restart that takes longer than
-`--limit` is ended and named, and what of its kind would have come after it is not measured.
+they need PYTHONPATH=tests, and leave out Spark's own operator, which needs Hadoop's S3 client. A filling or a restart
+that takes longer than `--limit` is ended and named, and the rest of its kind is not measured.
 
 Owns: the phases, the table, the JSON file. Does not own: queries and measuring (compare_queries, compare_run), the slow
-store (tests/stores).
+store (`support.stores` of the tests).
 """
 
 from __future__ import annotations
@@ -168,10 +168,9 @@ def rows_of(place: str, keys: int, found: dict[str, list[dict[str, Any]]]) -> It
 @contextlib.contextmanager
 def slow_store(latency_ms: float) -> Iterator[Any]:
     """A bucket behind a proxy that adds the latency to each request."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "stores"))
-    from fault_proxy import FaultProxy
-    from places import S3Place, s3_admin
-    from servers import s3_server
+    from support.stores.fault_proxy import FaultProxy
+    from support.stores.places import S3Place, s3_admin
+    from support.stores.servers import s3_server
 
     for name in [name for name in os.environ if name.startswith("AWS_") or name.lower().endswith("_proxy")]:
         del os.environ[name]

@@ -1,12 +1,12 @@
-"""Which conformance cases have a test: every case of `docs/conformance.md` must stand in the name of one.
+"""Which conformance cases have a test: each case of `docs/conformance.md` must have one that carries its id.
 
 Every number of a group that the page lists must have a row, and every row must belong to one.
 
-Owns: the comparison of the page's ids with the names of tests, in Rust and in Python.
+Owns: the comparison of the page's ids with those of tests, in Rust and in Python.
 Does not own: the cases; the page says what each is, and which are left out and why.
 
-A test carries ids as the first words of its name: `w04_…`, `a03_x03_…`, `xs07_…` for X-S07, or a run of them,
-`q01_to_q09_…`.
+A Python test carries ids in a marker: `@pytest.mark.case("A-03", "X-S07")`. A Rust test carries them as the first words
+of its name: `w04_…`, `a03_x03_…`, `xs07_…` for X-S07, or a run of them, `q01_to_q09_…`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _GROUP = re.compile(r"^\| ([A-Z]|X-S) \| (\d+) \|", re.MULTILINE)
 _CASE = re.compile(r"^\| ((?:[A-Z]-|X-S)\d\d) \| (.*?) \|", re.MULTILINE)
 _RUST = re.compile(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)")
 _PROPTEST = re.compile(r"#\[test\]\s*fn (\w+)")
-_PYTHON = re.compile(r"^\s*def test_(\w+)", re.MULTILINE)
+_MARKER = re.compile(r"@pytest\.mark\.case\(([^)]*)\)")
+_MARKED = re.compile(r'"((?:[A-Z]-|X-S)\d\d)"')
 _ID = re.compile(r"([a-z]|xs)(\d\d)")
 
 
@@ -81,10 +82,12 @@ def ids_of(name: str) -> set[str]:
 
 
 def tested() -> set[str]:
-    """The ids in the names of all tests."""
+    """The ids of all tests."""
     names = [name for path in (ROOT / "rust").rglob("*.rs") for name in _names(path.read_text(), _RUST, _PROPTEST)]
-    names += [name for path in (ROOT / "tests").rglob("test_*.py") for name in _names(path.read_text(), _PYTHON)]
-    return {case for name in names for case in ids_of(name)}
+    found = {case for name in names for case in ids_of(name)}
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    markers = [marker for text in texts for marker in _MARKER.findall(text)]
+    return found | {_key(case) for marker in markers for case in _MARKED.findall(marker)}
 
 
 def _names(text: str, *patterns: re.Pattern[str]) -> list[str]:

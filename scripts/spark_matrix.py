@@ -78,7 +78,7 @@ def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], l
     """Runs pytest: the cells of the table, and the names of the tests that did not pass."""
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     own = {"PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
-    own["FASTCHANGELOG_SPARK_DEFAULTS"] = "1"  # see tests/spark/quick_spark.py
+    own["FASTCHANGELOG_SPARK_DEFAULTS"] = "1"  # see tests/support/spark/quick_spark.py
     env = {**os.environ, **environment.BYTECODE, **own}
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments, f"--junit-xml={report}"]
     start = time.monotonic()

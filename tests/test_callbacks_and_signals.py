@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from programs import run
 
 import fastchangelog as fc
+from support.programs import run
 
 PATIENCE = 30
 NO_SYNC = {"file_sync": False}
 
 
-def test_a_callback_may_use_its_state_and_wait_for_another_checkpoint(tmp_path: Path) -> None:
+def test_a_callback_may_use_its_state_and_wait_for_another(tmp_path: Path) -> None:
     st = fc.open_state(tmp_path, options=NO_SYNC)
     t = st.value_state("t", key="string", value="long")
     t["a"] = 1
@@ -39,7 +39,7 @@ def test_a_callback_may_use_its_state_and_wait_for_another_checkpoint(tmp_path: 
     assert (got, st.closed) == ([2, 2], True)
 
 
-def test_a_slow_callback_holds_up_no_other_state_nor_a_materialization(tmp_path: Path) -> None:
+def test_a_slow_callback_holds_up_nothing_else(tmp_path: Path) -> None:
     options = {**NO_SYNC, "materialization_log_bytes": 1}
     slow, other = (fc.open_state(tmp_path, name=name, options=options) for name in ("slow", "other"))
     held = threading.Event()
@@ -56,7 +56,7 @@ def test_a_slow_callback_holds_up_no_other_state_nor_a_materialization(tmp_path:
     slow.close()
 
 
-def test_callbacks_of_a_state_come_in_the_order_of_its_checkpoints(tmp_path: Path) -> None:
+def test_callbacks_come_in_the_order_of_checkpoints(tmp_path: Path) -> None:
     order: list[int] = []
     at_once: list[int] = []
     done = threading.Event()
@@ -109,9 +109,7 @@ HANDLER = """
 
 
 @pytest.mark.parametrize("work", ["st.checkpoint()", "st.close() or True", "st.begin_checkpoint().result(20)"])
-def test_a_handler_may_call_us_while_the_main_thread_waits_for_a_place_of_a_checkpoint(
-    tmp_path: Path, work: str
-) -> None:
+def test_a_signal_handler_may_call_us_during_a_checkpoint(tmp_path: Path, work: str) -> None:
     outcome = run(
         HANDLER
         + f"""
@@ -182,10 +180,11 @@ def test_a_handler_may_close_us_while_a_savepoint_is_taken(tmp_path: Path) -> No
     assert (outcome.returncode, outcome.stdout) == (0, "['ok'] True\n"), outcome.stderr
 
 
+@pytest.mark.case("A-18")
 @pytest.mark.parametrize(
     "call", ["t[5]", "t.put_many(range(500), numbers)", "list(t.scan(batch_size=50))", "st.checkpoint()"]
 )
-def test_a18_the_interpreter_ends_while_daemon_threads_are_in_our_calls(tmp_path: Path, call: str) -> None:
+def test_the_interpreter_ends_with_daemon_threads_in_calls(tmp_path: Path, call: str) -> None:
     outcome = run(
         f"""
         import sys, threading, fastchangelog as fc

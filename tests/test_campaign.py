@@ -18,27 +18,24 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "spark"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "campaign"))
-
-import campaign_checks as checks
-import campaign_plan
-import campaign_run
-from campaign_kinds import KINDS
-from campaign_plan import Fault, Move, Restart, RollBack, Round, Savepoint, Strike, Sweep, plan_round
-from campaign_query import Model
-from campaign_report import Finding, Tally
-from campaign_run import CampaignRun, Trouble
-from campaign_store import difference
-from kill_ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
-from processor_runs import Runner
-from swept import Engine
-from waiting import until
-
 from fastchangelog.demo import processes
+from support.kills.aggregates import Model
+from support.kills.answers import Trouble
+from support.kills.campaign import checks
+from support.kills.campaign import plan as campaign_plan
+from support.kills.campaign.entries import ENTRIES
+from support.kills.campaign.plan import Fault, Move, Restart, RollBack, Round, Savepoint, Strike, Sweep, plan_round
+from support.kills.campaign.report import Finding, Tally
+from support.kills.campaign.run import CampaignRun
+from support.kills.campaign.store import difference
+from support.kills.ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
+from support.kills.run import _identity
+from support.processor_runs import Runner
+from support.swept import Engine
+from support.waiting import until
 
 _TESTS = Path(__file__).resolve().parent
-_PROGRAM = [sys.executable, str(_TESTS / "campaign")]
+_PROGRAM = [sys.executable, "-m", "support.kills.campaign"]
 
 
 @pytest.fixture
@@ -75,28 +72,28 @@ def server_log(run: CampaignRun, name: str, *events: str) -> Path:
     return log
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_answer_is_found_also_when_a_batch_is_written_again(run: CampaignRun) -> None:
-    number = run.feed_more()
-    right = run._expected[number]
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_a_wrong_answer_is_found_also_when_written_again(run: CampaignRun) -> None:
+    number = run.feed()
+    right = run.answers.expected[number]
     write(run, number, right)
-    run.compare_new()
-    assert (run.answers, run.repeats) == (1, 0)
+    run.answers.compare_new()
+    assert (run.answers.compared, run.answers.repeats) == (1, 0)
     write(run, number, right)
-    run.compare_new()
-    assert (run.answers, run.repeats) == (1, 1)
+    run.answers.compare_new()
+    assert (run.answers.compared, run.answers.repeats) == (1, 1)
     wrong = [list(row) for row in right]
     wrong[-1][-1] = "other"
     for answer in (wrong, right[1:], [*right, right[0]]):
         write(run, number, answer)
         with pytest.raises(Trouble, match="wrong: batch 0") as found:
-            run.compare_new()
+            run.answers.compare_new()
         assert found.value.kind == "wrong"
 
 
 def test_the_model_computes_every_aggregate() -> None:
     model = Model(1)
-    rows = [model.rows() for _ in range(5)]
+    rows = [model.batch(20, 150) for _ in range(5)]
     for batch in rows:
         answer = {row[0]: row for row in model.apply(batch)}
     key = rows[-1][0][0]
@@ -162,21 +159,21 @@ def test_a_job_that_ended_by_itself_is_found(run: CampaignRun) -> None:
 
 def test_a_job_that_does_not_answer_is_found(run: CampaignRun) -> None:
     run._child = marked(run, "sleep", "60")
-    run.feed_more()
-    run._progress = time.monotonic() - 6
+    run.feed()
+    run.answers.progress = time.monotonic() - 6
     with pytest.raises(Trouble, match="stuck: no answer for 5 s"):
         run.look()
 
 
 def test_a_leaked_process_is_found_and_ended(run: CampaignRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign_run, "ORPHAN_PATIENCE", 0.2)
+    monkeypatch.setattr("support.kills.run.ORPHAN_PATIENCE", 0.2)
     run.expect_nothing_living()
     with marked(run, "sleep", "60") as process:
         with pytest.raises(Trouble, match=f"leaked: 1 processes outlive the job: .*{process.pid}: sleep 60"):
             run.expect_nothing_living()
         process.wait(30)  # by itself it would sleep for a minute
     orphan = marked(run, "sleep", "60")
-    run._orphans[campaign_run._identity(orphan.pid)] = 0.0
+    run._orphans[_identity(orphan.pid)] = 0.0
     with pytest.raises(Trouble, match=f"leaked: process {orphan.pid} outlives its executor"):
         run.look()
     run.end()
@@ -259,7 +256,7 @@ def test_the_plan_follows_from_the_seed() -> None:
     assert {step.point for step in steps if isinstance(step, Strike | Move)} == {None, *_points()}
     kinds = [plan_round(1, number, 40, 4).kind for number in range(4)]
     assert kinds == ["aggregates", "processor", "aggregates", "processor"]
-    assert list(campaign_plan.TASK_POINTS) == list(KINDS)
+    assert list(campaign_plan.TASK_POINTS) == list(ENTRIES)
     for number in range(200):
         plan = plan_round(1, number, 40, 4)
         others = {point for points in campaign_plan.TASK_POINTS.values() for point in points}
@@ -283,7 +280,7 @@ def _points() -> set[str]:
     return {point for kind in points for point in kind}
 
 
-def test_every_failpoint_of_the_sources_is_in_the_plan_or_has_a_reason_why_not() -> None:
+def test_every_failpoint_is_in_the_plan_or_has_a_reason() -> None:
     root = _TESTS.parent
     call = re.compile(r'(?:failpoints|points)\s*\.hit\(\s*"([a-z.-]+)"|failpoint\("([a-z.-]+)"\)')
     sources = [p for folder in (*root.glob("rust/*/src"), root / "python") for p in folder.rglob("*.*")]

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import until
 
 import fastchangelog as fc
+from support.waiting import until
 
 PATIENCE = 60
 
@@ -116,15 +116,14 @@ def test_single_changes(storage: fc.ChangelogStorage) -> None:
     assert (len(handle), handle.size, handle.key_groups) == (3, 10, range(4, 8))
 
 
+@pytest.mark.case("A-05")
 @given(
     appends=st.lists(st.tuples(st.integers(-1, 15), st.binary(max_size=40)), max_size=80),
     cuts=st.sets(st.integers(0, 79)),
     compression=st.sampled_from(["none", "lz4", "zstd"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_a05_what_is_read_is_what_was_appended(
-    appends: list[tuple[int, bytes]], cuts: set[int], compression: str
-) -> None:
+def test_what_is_read_is_what_was_appended(appends: list[tuple[int, bytes]], cuts: set[int], compression: str) -> None:
     with fc.ChangelogStorage("memory://log", options={"compression": compression}) as storage:
         writer = storage.writer("w", key_groups=range(16))
         sets: list[list[tuple[int, bytes]]] = [[]]
@@ -144,7 +143,8 @@ def test_a05_what_is_read_is_what_was_appended(
         assert part == [change for change in expected if change[0] == -1 or 3 <= change[0] < 9]
 
 
-def test_a11_records_from_one_byte_to_a_hundred_megabytes(tmp_path: Path) -> None:
+@pytest.mark.case("A-11")
+def test_records_from_one_byte_to_a_hundred_megabytes(tmp_path: Path) -> None:
     options = {"file_sync": False, "compression": "none", "max_in_flight": "16MiB"}
     with fc.ChangelogStorage(str(tmp_path), options=options) as storage:
         writer = storage.writer("w", key_groups=range(2))
@@ -219,7 +219,8 @@ def test_batches_are_arrow(storage: fc.ChangelogStorage) -> None:
     }
 
 
-def test_p05_another_process_reads_with_the_handle_alone(tmp_path: Path) -> None:
+@pytest.mark.case("P-05")
+def test_another_process_reads_with_the_handle_alone(tmp_path: Path) -> None:
     with fc.ChangelogStorage(str(tmp_path)) as storage:
         writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"kept")
@@ -233,7 +234,8 @@ def test_p05_another_process_reads_with_the_handle_alone(tmp_path: Path) -> None
             read(storage, handle.moved_to(storage.uri))
 
 
-def test_p9_a_changed_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.case("P9")
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
     with fc.ChangelogStorage(str(tmp_path)) as storage:
         writer = storage.writer("w", key_groups=range(4))
         writer.append(1, b"a value")
@@ -281,7 +283,8 @@ def test_many_threads_share_a_writer_and_a_reader(storage: fc.ChangelogStorage) 
 # ---------------------------------------------------------------------------------------------------- errors, and close
 
 
-def test_f01_p07_use_after_close_and_names(storage: fc.ChangelogStorage) -> None:
+@pytest.mark.case("F-01", "P-07")
+def test_use_after_close_and_names(storage: fc.ChangelogStorage) -> None:
     with storage.writer("w", key_groups=range(4)) as writer:
         with pytest.raises(fc.InvalidArgumentError, match="`w` is open"):
             storage.writer("w", key_groups=range(4))
@@ -331,7 +334,8 @@ def test_key_groups_are_a_range(storage: fc.ChangelogStorage, key_groups: Any) -
         storage.writer("w", key_groups=key_groups)
 
 
-def test_p01_a_path_or_its_uri_is_a_storage(tmp_path: Path) -> None:
+@pytest.mark.case("P-01")
+def test_a_path_or_its_uri_is_a_storage(tmp_path: Path) -> None:
     for uri in (str(tmp_path / "path"), (tmp_path / "uri").as_uri()):
         with fc.ChangelogStorage(uri) as storage:
             writer = storage.writer("w", key_groups=range(4))
@@ -339,7 +343,8 @@ def test_p01_a_path_or_its_uri_is_a_storage(tmp_path: Path) -> None:
             assert read(storage, durable(writer)) == [(1, b"kept")]
 
 
-def test_p02_options_are_named(tmp_path: Path) -> None:
+@pytest.mark.case("P-02")
+def test_options_are_named(tmp_path: Path) -> None:
     for options, named in (
         ({"persist_dealy": "1s"}, "`persist_delay`"),
         ({"persist_delay": 10}, "persist_delay"),
@@ -393,7 +398,8 @@ def test_the_life_of_objects(storage: fc.ChangelogStorage, tmp_path: Path) -> No
     assert objects() == 0
 
 
-def test_u02_nothing_stays_open(storage: fc.ChangelogStorage) -> None:
+@pytest.mark.case("U-02")
+def test_nothing_stays_open(storage: fc.ChangelogStorage) -> None:
     def descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 

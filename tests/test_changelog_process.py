@@ -13,12 +13,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from programs import PATIENCE, run
 
 import fastchangelog as fc
+from support.programs import PATIENCE, run
 
 
-def test_a18_a_forked_child_is_refused(tmp_path: Path) -> None:
+@pytest.mark.case("A-18")
+def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     outcome = run(
         """
         import os, sys, fastchangelog as fc
@@ -46,8 +47,9 @@ def test_a18_a_forked_child_is_refused(tmp_path: Path) -> None:
     assert (outcome.returncode, outcome.stdout.split()) == (0, ["0", "1"]), outcome.stderr
 
 
+@pytest.mark.case("A-18")
 @pytest.mark.parametrize("closing", ["", "storage.close()", "del storage, writer", "sys.exit(0)"])
-def test_a18_the_interpreter_ends_with_work_in_flight(tmp_path: Path, closing: str) -> None:
+def test_the_interpreter_ends_with_work_in_flight(tmp_path: Path, closing: str) -> None:
     outcome = run(
         f"""
         import sys, fastchangelog as fc
@@ -63,7 +65,8 @@ def test_a18_the_interpreter_ends_with_work_in_flight(tmp_path: Path, closing: s
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
-def test_b10_ctrl_c_ends_a_throttled_append(tmp_path: Path) -> None:
+@pytest.mark.case("B-10")
+def test_ctrl_c_ends_a_throttled_append(tmp_path: Path) -> None:
     script = """
         import os, sys, threading, fastchangelog as fc
         options = {"preemptive_persist_threshold": "1KiB", "persist_size_threshold": "1KiB", "max_in_flight": "1KiB"}

@@ -71,9 +71,7 @@ def test_wrong_arguments_end_with_one_line_and_code_2(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_inspect_lists_a_root_and_counts_the_objects_of_a_query_and_of_a_state_by_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_lists_a_root_and_counts_objects_by_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "query" / "default" / "log"
     folder.mkdir(parents=True)
     (folder / "a").write_bytes(b"12345")

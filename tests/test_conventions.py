@@ -1,6 +1,6 @@
 """Rules about the source tree itself.
 
-Owns: file lengths, file headers, one place for Spark's private parts, pinned tools, and no personal paths.
+Owns: file lengths, file headers, names of tests, one place for Spark's private parts, pinned tools, no personal paths.
 Does not own: the order of the layers (the crates of `rust`, and the import contracts in pyproject.toml), words
 (scripts/words.py), links and examples (test_documentation).
 """
@@ -18,6 +18,7 @@ from fastchangelog.spark import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
+MAX_NAME = 60
 FOLDERS = ("rust", "python", "tests", "benches", "examples", "scripts", "docs", ".ci", ".github")
 TOP = (
     "README.md",
@@ -62,6 +63,17 @@ def test_every_source_says_what_it_owns() -> None:
         if not ok:
             missing.append(name(path))
     assert not missing, f"files without a header: {missing}"
+
+
+def test_names_of_tests_are_short_and_without_ids() -> None:
+    found = [
+        f"{name(path)}: {node.name}"
+        for path in files(".py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if len(node.name) > MAX_NAME or re.match(r"test_(?:xs\d\d|[a-z]\d\d|p\d|invariant_\d)_", node.name)
+    ]
+    assert not found, f"names of more than {MAX_NAME} characters, or with an id that belongs into a marker: {found}"
 
 
 def test_three_files_touch_sparks_private_parts() -> None:

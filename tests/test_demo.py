@@ -82,7 +82,7 @@ def test_floats_may_differ_by_the_order_of_addition_only() -> None:
     assert not compare(pa.table({"k": ["a"], "s": [0.3001]}), want, ("k",)).exact
 
 
-def test_the_auction_is_the_same_for_a_seed_and_opens_every_auction() -> None:
+def test_the_auction_follows_its_seed_and_opens_every_auction() -> None:
     first = pa.concat_tables(data.auction(7, keys=5_000, batches=8, rows=1_500))
     second = pa.concat_tables(data.auction(7, keys=5_000, batches=8, rows=1_500))
     assert first.equals(second)
@@ -115,7 +115,7 @@ def test_a_folder_of_the_user_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_kills_hit_different_batches_in_the_middle_and_repeat_with_the_seed(seed: int) -> None:
+def test_kills_hit_different_batches_and_repeat_with_the_seed(seed: int) -> None:
     queries = (query("ours"), query("native"))
     kills = plan_kills(queries, random.Random(seed))
     assert kills == plan_kills(queries, random.Random(seed))

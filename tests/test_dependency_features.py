@@ -37,7 +37,7 @@ def pairs(found: dict[str, set[str]]) -> set[tuple[str, str]]:
     return {(crate, enabled) for crate, sets in found.items() for enabled in sets}
 
 
-def test_the_wheel_and_the_tests_compile_crates_with_the_same_features() -> None:
+def test_wheel_and_tests_compile_crates_with_equal_features() -> None:
     wheel, tests = (features(packages, f"{kinds},build") for packages, kinds in (WHEEL, TESTS))
     common = wheel.keys() & tests.keys()
     assert len(common) > 100, "cargo lists the dependencies"
@@ -47,7 +47,7 @@ def test_the_wheel_and_the_tests_compile_crates_with_the_same_features() -> None
 
 
 @pytest.mark.parametrize(("one", "other"), list(itertools.permutations((WHEEL, TESTS, SET_UP), 2)))
-def test_no_crate_is_of_build_scripts_alone_in_one_command_and_linked_in_another(one: Any, other: Any) -> None:
+def test_no_crate_is_for_build_scripts_in_one_command_only(one: Any, other: Any) -> None:
     # Its flags differ, so that all above it is compiled twice. With other features it is compiled apart anyway.
     (packages, kinds), (others, of_others) = one, other
     linked = pairs(features(packages, f"{kinds},no-proc-macro"))

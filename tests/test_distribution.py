@@ -117,7 +117,7 @@ def test_the_sdist_contains_the_backend_and_its_files() -> None:
         ("manylinux_2_28", "libm.so.6", "does not use libgcc_s.so.1"),
     ],
 )
-def test_a_wheel_that_needs_a_newer_glibc_or_another_unwinder_is_refused(
+def test_a_wheel_for_a_newer_glibc_or_unwinder_is_refused(
     script: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], found: str, library: str, refused: str | None
 ) -> None:
     distribution = script("distribution")
@@ -171,7 +171,7 @@ def test_each_text_of_a_license_is_in_the_notice_once(script: Any, tmp_path: Pat
     assert "Thanks to one." in text
 
 
-def test_the_versions_of_libraries_are_those_in_the_versions_of_crates(script: Any) -> None:
+def test_versions_of_libraries_are_those_of_their_crates(script: Any) -> None:
     notice = script("notice")
     versions = {"librocksdb-sys": "0.19.0+11.8.1", "lz4-sys": "1.11.1+lz4-1.10.0", "zstd-sys": "2.1.2+zstd.1.5.7"}
     packages = [{"package": {"name": n, "version": v, "source": "registry"}} for n, v in versions.items()]

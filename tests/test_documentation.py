@@ -104,7 +104,7 @@ def test_the_front_page_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 800
 
 
-def test_the_page_of_what_grows_names_metrics_and_options_that_exist() -> None:
+def test_the_page_of_growth_names_metrics_and_options() -> None:
     page = (ROOT / "docs" / "growth.md").read_text()
     known = {metric for metric, _, _, _ in _internal.metrics_table()} | {
         option for option, _, _, is_public in _internal.options_table() if is_public

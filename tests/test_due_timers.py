@@ -38,7 +38,7 @@ class Again:
         return pa.array([times[: 1 + (times[0] < self.again)] for times in found], pa.list_(pa.int64()))
 
 
-def test_timers_that_are_registered_anew_while_they_fire_take_no_memory(tmp_path: Path) -> None:
+def test_timers_registered_while_they_fire_take_no_memory(tmp_path: Path) -> None:
     session: Any = Again()
     due = DueTimers(session, 2 * FIRST, 1000, lambda: str(tmp_path))
     fired = 0

@@ -6,6 +6,7 @@ Owns: what the Python face adds to the core. Does not own: what a state does wit
 
 from __future__ import annotations
 
+import copy
 import doctest
 import random
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import fastchangelog as fc
+from support.model import Model
 
 ROOT = Path(__file__).resolve().parent.parent
 FAST = {"file_sync": False}
@@ -82,7 +84,8 @@ def test_the_map_of_a_key_has_the_habits_of_a_mapping(carts: fc.MapState) -> Non
     assert (list(carts), "ann" in carts, "bob" in carts) == (["bob"], False, True)
 
 
-def test_t04_t05_entries_are_changed_and_removed_while_they_are_gone_through(root: str) -> None:
+@pytest.mark.case("T-04", "T-05")
+def test_entries_are_changed_and_removed_during_iteration(root: str) -> None:
     with reopened(root) as st:
         carts = st.map_state("carts", key="string", map_key="int", value="int")
         carts["ann"] = {i: i for i in range(10)}
@@ -176,7 +179,8 @@ def test_the_list_of_a_key_has_the_habits_of_a_sequence(clicks: fc.ListState) ->
         del clicks["ann"]
 
 
-def test_t01_what_was_read_of_a_list_is_the_readers_own(state: fc.State, clicks: fc.ListState) -> None:
+@pytest.mark.case("T-01")
+def test_what_was_read_of_a_list_is_the_readers_own(state: fc.State, clicks: fc.ListState) -> None:
     clicks["a"].extend(["x", "y"])
     before = state.checkpoint()
     for found in (clicks.get("a"), list(clicks["a"]), clicks["a"][:], dict(clicks.items())["a"]):
@@ -369,21 +373,14 @@ def test_names_and_types_are_shown(state: fc.State) -> None:
     assert (repr(maps["a"]), repr(lists["a"])) == ("MapView('m', 'a')", "ListView('l', 'a')")
 
 
-def test_a17_a_random_program_of_all_kinds(root: str) -> None:
+@pytest.mark.case("A-17")
+def test_a_random_program_of_all_kinds(root: str) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     rng = random.Random(seed)
-    model: dict[str, Any] = {"m": {}, "l": {}, "t": {}}
-    kept: list[tuple[fc.StateHandle, dict[str, Any]]] = []
-
-    def copy() -> dict[str, Any]:
-        return {
-            "m": {key: dict(entries) for key, entries in model["m"].items()},
-            "l": {key: list(elements) for key, elements in model["l"].items()},
-            "t": dict(model["t"]),
-        }
-
-    committed = copy()
+    model = Model()
+    kept: list[tuple[fc.StateHandle, Model]] = []
+    committed = copy.deepcopy(model)
     st = reopened(root)
     for _ in range(60):
         maps = st.map_state("m", key="string", map_key="int", value="int")
@@ -393,34 +390,33 @@ def test_a17_a_random_program_of_all_kinds(root: str) -> None:
         match rng.randrange(9):
             case 0 | 1:
                 maps[key][number] = number
-                model["m"].setdefault(key, {})[number] = number
+                model.of(key).put(number, number)
             case 2:
                 maps.clear(key)
-                model["m"].pop(key, None)
+                model.of(key).entries.clear()
             case 3:
                 lists[key].extend([str(number)] * number * 100)
-                model["l"].setdefault(key, []).extend([str(number)] * number * 100)
+                model.of(key).append(*[str(number)] * number * 100)
             case 4:
                 lists.put_many([key], [["x"] * number])
-                model["l"][key] = ["x"] * number
+                model.of(key).replace(*["x"] * number)
             case 5:
                 totals.add_many([key, "d"], [number, 1])
                 for name, more in ((key, number), ("d", 1)):
-                    model["t"][name] = model["t"].get(name, 0) + more
+                    model.of(name).update((model.of(name).held or 0) + more)
             case 6 | 7:
-                kept.append((st.checkpoint(), committed := copy()))
+                kept.append((st.checkpoint(), committed := copy.deepcopy(model)))
             case _:
                 handle = None
                 if kept and rng.random() < 0.5:
                     handle, committed = rng.choice(kept[-4:])
                 st.close(checkpoint=False)
                 st = reopened(root, handle=handle)
-                model = committed
-                model = copy()
+                model = copy.deepcopy(committed)
                 continue
-        assert dict(maps.items()) == {name: entries for name, entries in model["m"].items() if entries}
-        assert dict(lists.items()) == {name: elements for name, elements in model["l"].items() if elements}
-        assert dict(totals.items()) == model["t"]
+        assert dict(maps.items()) == model.held(lambda states: states.mapped)
+        assert dict(lists.items()) == model.held(lambda states: states.listed)
+        assert dict(totals.items()) == model.held(lambda states: states.held)
     st.close()
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import PATIENCE, run
 
 import fastchangelog as fc
+from support.programs import PATIENCE, run
 
 FAST = {"file_sync": False}
 
@@ -50,7 +50,8 @@ def base_of(handle: fc.StateHandle | None) -> Any:
     return handle.to_dict()["base"]
 
 
-def test_v02_the_log_asks_for_a_snapshot_and_the_next_checkpoint_starts_from_it(root: str) -> None:
+@pytest.mark.case("V-02")
+def test_the_log_asks_for_a_snapshot_for_the_next_checkpoint(root: str) -> None:
     with fc.open_state(root, options=EAGER) as st:
         table = st.value_state("t", key="string", value="long")
         for i in range(1, 4):
@@ -88,7 +89,8 @@ def test_a_close_waits_for_a_snapshot_that_the_log_asks_for(root: str) -> None:
             assert st._native.progress()[1] == (i + 1) % 3
 
 
-def test_z01_a_close_does_not_wait_for_a_snapshot_that_only_time_asks_for(root: str) -> None:
+@pytest.mark.case("Z-01")
+def test_a_close_waits_for_no_snapshot_that_is_only_due(root: str) -> None:
     st = fc.open_state(root, options={**FAST, "materialization_interval": "1h"})
     st.value_state("t", key="int", value="int")[1] = 1
     bases = st._materializer
@@ -103,7 +105,8 @@ def test_z01_a_close_does_not_wait_for_a_snapshot_that_only_time_asks_for(root: 
         assert dict(st.value_state("t", key="int", value="int").items()) == {1: 1}
 
 
-def test_a16_after_too_many_failures_nothing_more_is_changed_and_nothing_is_lost(root: str, tmp_path: Path) -> None:
+@pytest.mark.case("A-16")
+def test_too_many_failures_stop_changes_and_lose_nothing(root: str, tmp_path: Path) -> None:
     blocker = Path(root) / "default" / "sst"
     st = fc.open_state(root, options={**EAGER, "max_attempts": 1})
     table = st.value_state("t", key="string", value="binary")
@@ -160,7 +163,7 @@ def test_killed_while_a_snapshot_is_made(root: str, point: str, hit: int) -> Non
         assert list(st.value_state("t", key="long", value="long")) == list(range(-1, newest + 1))
 
 
-def test_a_state_that_nothing_holds_is_closed_while_a_snapshot_is_made(root: str) -> None:
+def test_an_unheld_state_is_closed_during_a_snapshot(root: str) -> None:
     st = fc.open_state(root, options=EAGER)
     st.value_state("t", key="int", value="int")[1] = 1
     st.checkpoint()

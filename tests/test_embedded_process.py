@@ -14,9 +14,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from programs import run
 
 import fastchangelog as fc
+from support.programs import run
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def reopened(root: str) -> fc.State:
     return fc.open_state(root, options={"file_sync": False})
 
 
-def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
+@pytest.mark.case("A-18")
+def test_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
     outcome = run(
         """
         import gc, os, sys, fastchangelog as fc
@@ -60,9 +61,10 @@ def test_a18_a_forked_child_is_refused_and_removes_nothing(root: str) -> None:
     assert (outcome.returncode, outcome.stdout.split("\n")[:2]) == (0, ["0", "6 [3] 3"]), outcome.stderr
 
 
+@pytest.mark.case("A-18")
 @pytest.mark.skipif(sys.platform != "linux", reason="exit handlers can be cut short in glibc only")
 @pytest.mark.parametrize("ending", ["sys.exit(3)", "del st, table; gc.collect(); sys.exit(3)"])
-def test_a18_a_forked_child_exits_as_it_wants(root: str, ending: str) -> None:
+def test_a_forked_child_exits_as_it_wants(root: str, ending: str) -> None:
     outcome = run(
         f"""
         import atexit, gc, os, sys, fastchangelog as fc
@@ -104,8 +106,9 @@ def test_an_interrupt_ends_an_open_at_once(root: str) -> None:
         fc.open_state(root, read_only=True)
 
 
+@pytest.mark.case("A-18")
 @pytest.mark.parametrize("ending", ["", "del st, table", "sys.exit(0)", "st.close(checkpoint=False)"])
-def test_a18_the_interpreter_ends_with_work_in_flight(root: str, ending: str) -> None:
+def test_the_interpreter_ends_with_work_in_flight(root: str, ending: str) -> None:
     outcome = run(
         f"""
         import sys, fastchangelog as fc

@@ -37,8 +37,9 @@ def content(folder: Path, **given: str) -> dict[str, int]:
         return found
 
 
+@pytest.mark.case("Y-15")
 @pytest.mark.parametrize("format", FORMATS)
-def test_y15_a_state_begins_with_a_savepoint_and_needs_it_no_more(tmp_path: Path, format: str) -> None:
+def test_a_state_begins_with_a_savepoint_and_needs_it_no_more(tmp_path: Path, format: str) -> None:
     fill(tmp_path / "state")
     with fc.open_state(str(tmp_path / "state")) as st:
         visits = st.value_state("visits", key="string", value="long")
@@ -128,7 +129,7 @@ def test_an_interval_of_months_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_export_takes_a_few_batches_at_a_time_and_may_be_given_up(tmp_path: Path, format: str) -> None:
+def test_an_export_takes_few_batches_and_may_be_given_up(tmp_path: Path, format: str) -> None:
     keys = 300_000
     with fc.open_state(str(tmp_path / "state")) as st:
         st.value_state("numbers", key="long", value="long").put_many(np.arange(keys)[::-1], np.arange(keys)[::-1] * 2)

@@ -313,7 +313,7 @@ def test_threads_share_a_state(root: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
-def test_an_exception_discards_what_came_after_the_last_checkpoint(root: str) -> None:
+def test_an_exception_discards_changes_since_the_checkpoint(root: str) -> None:
     def fail() -> None:
         with reopened(root) as st:
             table = st.value_state("t", key="string", value="long")

@@ -118,7 +118,7 @@ def test_a_function_of_foreach_batch_finds_its_batch_named() -> None:
         assert task.BATCH not in batch.sparkSession.conf, "the next batch does not begin with this one's name"
 
 
-def test_a_batch_that_was_not_read_to_its_end_fails_in_its_function() -> None:
+def test_a_batch_that_is_not_read_to_its_end_fails() -> None:
     execution, given = Execution(), ForeachBatchFunction(lambda batch, number: None)
     follow(execution, given)
     processor = "TransformWithStateInPySparkExec"

@@ -15,11 +15,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from swept import MemoryFolder, Told, World
 
 import fastchangelog as fc
 from fastchangelog import cli
 from fastchangelog.gc.collector import Collector
+from support.swept import MemoryFolder, Told, World
 
 ODD = [b"x\x01y", b"\x1b[2J\x1b]0;owned\x07\rall is well", b"a\nb", b"a\xff"]
 SHOWN = ["x\\u{1}y", "\\u{1b}[2J\\u{1b}]0;owned\\u{7}\\rall is well", "a\\nb", "a\\xff"]
@@ -71,7 +71,7 @@ def test_an_odd_name_is_foreign_and_in_no_other_states_way(
 
 
 @pytest.mark.parametrize("name", USABLE)
-def test_a_name_that_an_object_can_have_is_a_states_name_whatever_its_letters(
+def test_a_name_of_an_object_is_a_name_of_a_state(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path)
@@ -97,7 +97,7 @@ def test_the_names_of_a_root_itself_are_printed_with_escapes(
 
 
 @pytest.mark.parametrize("folder", [*USABLE, "ünï/çödé"])
-def test_a_state_is_found_again_under_every_address_that_is_shown(
+def test_a_state_is_found_under_every_address_shown(
     tmp_path: Path, folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uri = make(tmp_path / folder)
@@ -154,7 +154,7 @@ for command in json.loads(sys.argv[2]):
 """
 
 
-def test_an_unreadable_folder_is_foreign_and_in_no_other_states_way() -> None:
+def test_an_unreadable_folder_is_foreign_and_in_nobodys_way() -> None:
     """The root is the top of a volume: `lost+found` is of the machine's administrator."""
     # Not below pytest's own folder, which another user cannot enter.
     with tempfile.TemporaryDirectory(dir="/tmp") as place:

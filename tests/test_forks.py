@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from programs import run
+import pytest
+
+from support.programs import run
 
 #: What a child does by itself: it flushes and compacts, uploads, waits, and is called back.
 WORKS = """
@@ -52,7 +54,8 @@ WORKS = """
     """
 
 
-def test_a18_a_child_has_states_storages_and_readers_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.case("A-18")
+def test_a_child_has_states_storages_and_readers_of_its_own(tmp_path: Path) -> None:
     outcome = run(
         WORKS
         + """
@@ -74,7 +77,8 @@ def test_a18_a_child_has_states_storages_and_readers_of_its_own(tmp_path: Path) 
     assert (outcome.returncode, outcome.stdout.split()) == (0, ["0", "0", "0"]), outcome.stderr
 
 
-def test_a18_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> None:
+@pytest.mark.case("A-18")
+def test_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> None:
     outcome = run(
         WORKS
         + """
@@ -111,7 +115,8 @@ def test_a18_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> 
     assert (outcome.returncode, outcome.stdout.split()) == (0, ["0"] * 12), outcome.stderr
 
 
-def test_a18_a_child_finds_the_temp_folder_that_a_thread_was_looking_for() -> None:
+@pytest.mark.case("A-18")
+def test_a_child_finds_the_temp_folder_of_its_parent() -> None:
     outcome = run(
         """
         import os, signal, tempfile, threading, fastchangelog as fc
@@ -139,7 +144,8 @@ def test_a18_a_child_finds_the_temp_folder_that_a_thread_was_looking_for() -> No
     assert (outcome.returncode, outcome.stdout.split()) == (0, ["0"]), outcome.stderr
 
 
-def test_a18_all_inherited_objects_are_refused_at_once(tmp_path: Path) -> None:
+@pytest.mark.case("A-18")
+def test_all_inherited_objects_are_refused_at_once(tmp_path: Path) -> None:
     outcome = run(
         """
         import os, sys, fastchangelog as fc

@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 
 import pytest
-from notes import folder_note
-from swept import DAY, MemoryFolder, Told, World
 
 import fastchangelog as fc
 from fastchangelog import cli
@@ -19,20 +17,9 @@ from fastchangelog.gc import checkpoint_log
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import GC_STATE
-
-CHECKPOINTS = 12
-
-
-def make(root: Path, name: str = "profiles") -> list[fc.StateHandle]:
-    """A state with more checkpoints than its heads hold."""
-    handles = []
-    with fc.open_state(f"file://{root}", name=name) as st:
-        table = st.value_state("t", key="string", value="long")
-        for number in range(CHECKPOINTS):
-            table["n"] = number
-            table[f"k{number}"] = number
-            handles.append(st.checkpoint())
-    return handles
+from support.embedded_histories import CHECKPOINTS, make, named
+from support.notes import folder_note
+from support.swept import DAY, MemoryFolder, Told, World
 
 
 def sweep(world: World, **given: object) -> FolderReport:
@@ -48,18 +35,8 @@ def twice(world: World) -> FolderReport:
     return sweep(world)
 
 
-def named(handles: list[fc.StateHandle]) -> set[str]:
-    """The log objects of handles without a base."""
-    found = set()
-    for handle in handles:
-        shown = handle.to_dict()
-        assert shown["base"] is None
-        assert shown["indexed"] is None
-        found |= {f"profiles/{segment['object']['name']}" for segment in shown["segments"]}
-    return found
-
-
-def test_a06_two_sweeps_leave_what_the_heads_name_and_all_of_it_opens(tmp_path: Path) -> None:
+@pytest.mark.case("A-06")
+def test_two_sweeps_leave_what_heads_name_and_it_opens(tmp_path: Path) -> None:
     handles = make(tmp_path / "state")
     world = World.of(tmp_path / "state")
     kept = {name for name in world.objects if checkpoint_log.is_entry(name.removeprefix("profiles/"))}
@@ -80,7 +57,7 @@ def test_a06_two_sweeps_leave_what_the_heads_name_and_all_of_it_opens(tmp_path: 
             assert (table["n"], f"k{number}" in table, f"k{number + 1}" in table) == (number, True, False)
 
 
-def test_states_at_any_depth_are_swept_and_one_inside_another_keeps_what_is_its_own(tmp_path: Path) -> None:
+def test_states_at_any_depth_are_swept_also_inside_another(tmp_path: Path) -> None:
     root = tmp_path / "state"
     folders = ["profiles", "team/profiles", "team/a/b/c", "team/profiles/inside"]
     needed, rubbish = set(), set()
@@ -102,7 +79,8 @@ def test_states_at_any_depth_are_swept_and_one_inside_another_keeps_what_is_its_
     assert world.names() == needed | heads | {f"{folder}/{GC_STATE}" for folder in folders}
 
 
-def test_p6_a_folder_with_a_checkpoint_log_and_a_note_of_a_query_is_a_doubt(tmp_path: Path) -> None:
+@pytest.mark.case("P6")
+def test_a_checkpoint_log_beside_the_note_of_a_query_is_a_doubt(tmp_path: Path) -> None:
     make(tmp_path / "state" / "query", "default")
     world = World.of(tmp_path / "state")
     world.objects["query/default/_fastchangelog.json"] = (folder_note(), world.now)
@@ -112,8 +90,9 @@ def test_p6_a_folder_with_a_checkpoint_log_and_a_note_of_a_query_is_a_doubt(tmp_
     assert world.names() == before
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize("damaged", [b"", b"FCLN", b"not ours at all, but long enough to hold a header"])
-def test_p6_a_head_that_cannot_be_read_keeps_everything(tmp_path: Path, damaged: bytes) -> None:
+def test_a_head_that_cannot_be_read_keeps_everything(tmp_path: Path, damaged: bytes) -> None:
     make(tmp_path / "state")
     world = World.of(tmp_path / "state")
     newest = max(name for name in world.objects if "/head/" in name)
@@ -125,7 +104,7 @@ def test_p6_a_head_that_cannot_be_read_keeps_everything(tmp_path: Path, damaged:
     assert world.names() == before
 
 
-def test_heads_that_go_while_they_are_read_are_older_than_those_that_stay(tmp_path: Path) -> None:
+def test_heads_that_go_while_read_are_older_than_others(tmp_path: Path) -> None:
     handles = make(tmp_path / "state")
     world = World.of(tmp_path / "state")
 

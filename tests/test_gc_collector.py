@@ -10,87 +10,22 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from notes import changed, folder_note
-from swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
-from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
+from support.histories import COPY, FOLDER, MARK, META, History, at_ckpt, collector, history, sweep, told, twice
+from support.notes import folder_note
+from support.swept import DAY, Crash, Engine, MemoryFolder, Told, World, closure, expected, roots
 
-FOLDER = "query/default"
-META, MARK, COPY = f"{FOLDER}/{FOLDER_META}", f"{FOLDER}/{GC_STATE}", f"{FOLDER}/{GC_CHECKPOINTS}"
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """Twelve batches; snapshots in 4 and 9; index objects, a failed materialization, attempts that lost."""
-
-    world: World
-    handles: tuple[str, ...]
-    #: After one more snapshot that no handle names yet, and after the batch that takes it over.
-    idle: World
-    taken_over: World
-    last: str
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
-    base = tmp_path_factory.mktemp("engine")
-    engine, handles, handle = Engine(base / "e", base / "state"), [], None
-    for number in range(12):
-        if number % 5 == 3:
-            engine.batch(number, handle, commit=False)
-        handle, found = engine.batch(number, handle)
-        handles.append(handle)
-        assert found == expected(number + 1)
-        if number in (4, 7, 9):
-            engine.batch(number + 1, handle, commit=False)  # what Spark hands back becomes live
-            engine.materialize(complete=number != 7)
-    world = World.of(base / "state")
-    engine.batch(12, handle, commit=False)
-    engine.materialize()
-    idle = World.of(base / "state")
-    last, _ = engine.batch(12, handle)
-    yield History(world, tuple(handles), idle, World.of(base / "state"), last)
-    engine.stop()
-
-
-def collector(world: World, told: Told, **given: object) -> Collector:
-    settings: dict[str, object] = {"grace": DAY, "clock": lambda: world.now, "delete": True, **given}
-    return Collector(MemoryFolder(world), told, **settings)  # type: ignore[arg-type]
-
-
-def sweep(world: World, told: Told, **given: object) -> FolderReport:
-    (report,) = collector(world, told, **given).run()
-    return report
-
-
-def twice(world: World, told: Told, **given: object) -> FolderReport:
-    """Two sweeps, a grace period apart."""
-    sweep(world, told, **given)
-    world.now += DAY
-    return sweep(world, told, **given)
-
-
-def told(history: History, retained: int = 3, **more: object) -> Told:
-    handles = dict(list(enumerate(history.handles))[-retained:])
-    return Told(ckpt=dataclasses.replace(roots("query", handles), **more))  # type: ignore[arg-type]
-
-
-def at_ckpt(world: World, **more: object) -> World:
-    """An earlier collection was told where the checkpoint is; the note says more."""
-    world = world.copy()
-    data, modified = world.objects[META]
-    world.objects[META] = (changed(data, **more), modified)
-    world.objects[MARK] = (GcState(checkpoints=("ckpt",)).to_bytes(), world.now)
-    return world
+#: Fixtures of this module, too.
+__all__ = ["history"]
 
 
 def assert_restores(world: World, history: History, numbers: list[int], tmp_path: Path) -> None:
@@ -102,9 +37,8 @@ def assert_restores(world: World, history: History, numbers: list[int], tmp_path
         engine.stop()
 
 
-def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restores(
-    history: History, tmp_path: Path
-) -> None:
+@pytest.mark.case("A-06", "S-01")
+def test_two_sweeps_leave_what_is_reachable_and_it_restores(history: History, tmp_path: Path) -> None:
     world, before = at_ckpt(history.world), len(history.world.objects)
     report = twice(world, told(history, retained=2))
     assert not report.adoptable
@@ -115,7 +49,8 @@ def test_a06_s01_two_sweeps_leave_exactly_what_is_reachable_and_all_of_it_restor
     assert_restores(world, history, [10, 11], tmp_path)
 
 
-def test_a06_s03_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path) -> None:
+@pytest.mark.case("A-06", "S-03")
+def test_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path) -> None:
     engine, handle = Engine(tmp_path / "e", tmp_path / "state"), None
     for number in range(8):
         handle, _ = engine.batch(number, handle)
@@ -131,7 +66,7 @@ def test_a06_s03_what_only_an_index_object_lists_is_kept_with_it(tmp_path: Path)
     assert world.names() == needed | {META, MARK, COPY}
 
 
-def test_the_first_sweep_deletes_nothing_nor_does_one_within_the_grace_period(history: History) -> None:
+def test_no_sweep_deletes_within_the_first_grace_period(history: History) -> None:
     world = at_ckpt(history.world)
     first = sweep(world, told(history))
     assert first.waiting
@@ -153,7 +88,8 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_do(history: History) ->
     assert planned.deleted == sweep(world, told(history)).deleted != ()
 
 
-def test_a06_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: History) -> None:
+@pytest.mark.case("A-06")
+def test_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: History) -> None:
     checkpoints, done = told(history), at_ckpt(history.world)
     twice(done, checkpoints)
     needed = closure(history.world, FOLDER, list(history.handles[-3:])) | {META}
@@ -178,7 +114,7 @@ def test_a06_a_sweep_that_dies_at_any_call_is_repaired_by_the_next(history: Hist
                     assert world.names() == done.names(), f"call {call}: {world.log[-1]}"
 
 
-def test_a_snapshot_that_an_idle_shard_waits_to_use_is_kept_however_long(history: History, tmp_path: Path) -> None:
+def test_a_snapshot_that_an_idle_shard_waits_for_is_kept(history: History, tmp_path: Path) -> None:
     world = at_ckpt(history.idle)
     for _ in range(10):
         world.now += DAY
@@ -198,7 +134,7 @@ def test_a_snapshot_that_an_idle_shard_waits_to_use_is_kept_however_long(history
     assert world.names() == needed | {META, MARK, COPY}
 
 
-def test_a_batch_that_commits_while_the_sweep_reads_keeps_its_objects(history: History) -> None:
+def test_a_batch_that_commits_during_a_sweep_keeps_its_objects(history: History) -> None:
     world, checkpoints = at_ckpt(history.idle), told(history, retained=1)
     sweep(world, checkpoints)
     world.now += 5 * DAY
@@ -210,7 +146,7 @@ def test_a_batch_that_commits_while_the_sweep_reads_keeps_its_objects(history: H
     assert closure(history.taken_over, FOLDER, [history.last]) <= world.names()
 
 
-def test_what_a_batch_under_way_wrote_is_kept_for_as_long_as_it_runs(history: History) -> None:
+def test_objects_of_a_batch_under_way_are_kept(history: History) -> None:
     """A batch whose sink takes a week has its objects in the store, and no commit."""
     world = at_ckpt(history.taken_over)
     new = set(history.taken_over.objects) - set(history.idle.objects)
@@ -226,7 +162,7 @@ def test_what_a_batch_under_way_wrote_is_kept_for_as_long_as_it_runs(history: Hi
 
 
 @pytest.mark.parametrize("jump", [-400 * DAY, 400 * DAY])
-def test_a_wrong_clock_of_the_sweeping_machine_deletes_nothing_too_early(history: History, jump: float) -> None:
+def test_a_wrong_local_clock_deletes_nothing_too_early(history: History, jump: float) -> None:
     world = at_ckpt(history.world)
     young = f"{FOLDER}/log/{7:032x}"
     world.objects[young] = (b"just written", world.now)
@@ -341,6 +277,7 @@ def no_handles(_: World, checkpoints: Told) -> None:
     checkpoints.answers["ckpt"] = dataclasses.replace(checkpoints.answers["ckpt"], handles={})  # type: ignore[type-var]
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -361,7 +298,7 @@ def no_handles(_: World, checkpoints: Told) -> None:
         (no_handles, "none of them holds a handle"),
     ],
 )
-def test_p6_a_doubt_deletes_nothing_and_is_said(history: History, damage: object, why: str) -> None:
+def test_a_doubt_deletes_nothing_and_is_said(history: History, damage: object, why: str) -> None:
     world, checkpoints = at_ckpt(history.world), told(history)
     sweep(world, checkpoints)  # everything is marked
     world.now += DAY

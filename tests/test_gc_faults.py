@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clusters import Cluster, Place
-from swept import DAY, MemoryFolder, Told, World, expected, roots
-from test_gc_checkpoint_log import make, named
 
 import fastchangelog as fc
 from fastchangelog.errors import StoreError
@@ -23,6 +20,9 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_CHECKPOINTS, GC_STATE
+from support.clusters import Cluster, Place
+from support.embedded_histories import make, named
+from support.swept import DAY, MemoryFolder, Told, World, expected, roots
 
 HOUR = 3_600.0
 
@@ -69,10 +69,9 @@ def trouble(rng: random.Random, world: World) -> None:
         world.after = rng.random() < 0.5
 
 
+@pytest.mark.case("P6", "A-06")
 @pytest.mark.parametrize("run", range(6))
-def test_p6_a06_nothing_needed_is_lost_in_any_weather_and_nothing_else_is_left_after_it(
-    place: Callable[..., Place], run: int
-) -> None:
+def test_in_any_weather_exactly_the_needed_objects_stay(place: Callable[..., Place], run: int) -> None:
     seed = int(os.environ.get("FASTCHANGELOG_SEED") or random.randrange(2**32))
     print("seed", seed)
     rng = random.Random(seed)
@@ -114,7 +113,8 @@ def test_p6_a06_nothing_needed_is_lost_in_any_weather_and_nothing_else_is_left_a
 # --- a store that lists late
 
 
-def test_p6_what_was_put_and_is_not_listed_yet_is_a_doubt_and_the_rest_stays_with_it(
+@pytest.mark.case("P6")
+def test_an_object_that_is_not_listed_yet_is_a_doubt(
     place: Callable[..., Place],
 ) -> None:
     found = grown(place, "one")
@@ -135,7 +135,8 @@ def test_p6_what_was_put_and_is_not_listed_yet_is_a_doubt_and_the_rest_stays_wit
     cluster.assert_restores()
 
 
-def test_p6_a_listing_that_does_not_show_the_probe_yet_deletes_nothing(place: Callable[..., Place]) -> None:
+@pytest.mark.case("P6")
+def test_a_listing_without_the_probe_deletes_nothing(place: Callable[..., Place]) -> None:
     found = grown(place, "one")
     found.sweep()
     found.world.now += DAY
@@ -146,7 +147,8 @@ def test_p6_a_listing_that_does_not_show_the_probe_yet_deletes_nothing(place: Ca
     assert found.world.names() == before, "nor is the probe left"
 
 
-def test_invariant_4_a_former_time_of_the_mark_in_a_late_listing_makes_no_wait_shorter(
+@pytest.mark.case("invariant 4")
+def test_a_former_time_of_the_mark_makes_no_wait_shorter(
     place: Callable[..., Place],
 ) -> None:
     found = grown(place, "one")
@@ -175,7 +177,7 @@ def test_invariant_4_a_former_time_of_the_mark_in_a_late_listing_makes_no_wait_s
     assert not {entry.name for entry in third.deleted} & free
 
 
-def test_what_is_deleted_and_still_listed_costs_time_and_nothing_else(place: Callable[..., Place]) -> None:
+def test_a_deleted_object_that_is_listed_costs_time_only(place: Callable[..., Place]) -> None:
     found = grown(place, "one")
     world, (cluster,) = found.world, found.clusters
     found.sweep()
@@ -211,7 +213,8 @@ class Listing(MemoryFolder):
         return [] if prefix == CHECKPOINT_LOG else super().list(prefix)
 
 
-def test_p6_heads_that_one_listing_shows_and_the_next_does_not_are_a_doubt(tmp_path: Path) -> None:
+@pytest.mark.case("P6")
+def test_heads_that_only_one_listing_shows_are_a_doubt(tmp_path: Path) -> None:
     handles = make(tmp_path / "state")
     world = World.of(tmp_path / "state")
     before = world.names()
@@ -223,7 +226,8 @@ def test_p6_heads_that_one_listing_shows_and_the_next_does_not_are_a_doubt(tmp_p
     assert named(handles) <= before
 
 
-def test_p6_a_state_in_process_whose_newest_heads_are_not_listed_yet_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.case("P6")
+def test_newest_heads_that_are_not_listed_yet_lose_nothing(tmp_path: Path) -> None:
     make(tmp_path / "state")
     world = World.of(tmp_path / "state")
     world.lag = lambda: 0.9 * DAY
@@ -251,7 +255,8 @@ def test_p6_a_state_in_process_whose_newest_heads_are_not_listed_yet_loses_nothi
 # --- two clusters under one root
 
 
-def test_p6_a_cluster_whose_checkpoint_nothing_named_is_left_alone(place: Callable[..., Place]) -> None:
+@pytest.mark.case("P6")
+def test_a_cluster_whose_checkpoint_nothing_named_is_left_alone(place: Callable[..., Place]) -> None:
     found = grown(place, "one", "two")
     ours, other = found.clusters
     before = found.world.names("two/")
@@ -270,7 +275,8 @@ def test_p6_a_cluster_whose_checkpoint_nothing_named_is_left_alone(place: Callab
         cluster.assert_restores()
 
 
-def test_p6_an_unreachable_cluster_is_no_orphan(place: Callable[..., Place]) -> None:
+@pytest.mark.case("P6")
+def test_an_unreachable_cluster_is_no_orphan(place: Callable[..., Place]) -> None:
     found = grown(place, "one", "two")
     ours, other = found.clusters
     found.sweep()
@@ -284,7 +290,8 @@ def test_p6_an_unreachable_cluster_is_no_orphan(place: Callable[..., Place]) -> 
     assert found.world.names("two/") == before
 
 
-def test_p6_an_idle_clusters_waiting_snapshot_survives_the_sweeps_of_the_other(place: Callable[..., Place]) -> None:
+@pytest.mark.case("P6")
+def test_an_idle_clusters_snapshot_survives_others_sweeps(place: Callable[..., Place]) -> None:
     found = grown(place, "one", "two")
     one, two = found.clusters
     two.materialize()
@@ -316,7 +323,8 @@ class Meanwhile(MemoryFolder):
         return listed
 
 
-def test_p6_two_sweeps_at_once_forget_no_checkpoint_that_either_was_told_of(place: Callable[..., Place]) -> None:
+@pytest.mark.case("P6")
+def test_two_sweeps_at_once_forget_no_checkpoint(place: Callable[..., Place]) -> None:
     """A checkpoint was copied, and each cluster sweeps with its own; both have batches that the other has not."""
     found = grown(place, "one")
     world, (cluster,) = found.world, found.clusters
@@ -343,8 +351,9 @@ def test_p6_two_sweeps_at_once_forget_no_checkpoint_that_either_was_told_of(plac
 # --- clocks
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize("ahead", [-DAY, -HOUR, HOUR, DAY])
-def test_p6_objects_dated_by_another_clock_are_not_taken_for_garbage(place: Callable[..., Place], ahead: float) -> None:
+def test_objects_dated_by_another_clock_are_no_garbage(place: Callable[..., Place], ahead: float) -> None:
     """The machines that write are an hour or a day off; the batch is under way while sweeps come and go."""
     found = grown(place, "one")
     world, (cluster,) = found.world, found.clusters
@@ -367,8 +376,9 @@ def test_p6_objects_dated_by_another_clock_are_not_taken_for_garbage(place: Call
     cluster.assert_restores()
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize("jumps", [(DAY, -DAY), (-DAY, DAY), (HOUR, HOUR), (400 * DAY, -400 * DAY), (-400 * DAY, 0.0)])
-def test_p6_a_stores_clock_that_jumps_between_sweeps_loses_nothing(
+def test_a_stores_clock_that_jumps_between_sweeps_loses_nothing(
     place: Callable[..., Place], jumps: tuple[float, float]
 ) -> None:
     found = grown(place, "one")
@@ -393,8 +403,9 @@ def test_p6_a_stores_clock_that_jumps_between_sweeps_loses_nothing(
     assert world.names() == cluster.needed() | takeable | notes
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize("jump", [-DAY, -HOUR, HOUR, DAY])
-def test_p6_the_clock_of_the_sweeping_machine_decides_nothing(place: Callable[..., Place], jump: float) -> None:
+def test_the_clock_of_the_sweeping_machine_decides_nothing(place: Callable[..., Place], jump: float) -> None:
     found = grown(place, "one")
     right, twin = found.world, found.world.copy()
 
@@ -413,7 +424,8 @@ def test_p6_the_clock_of_the_sweeping_machine_decides_nothing(place: Callable[..
 # --- a store that fails for an hour, and recovers
 
 
-def test_p6_an_hour_of_503_from_any_call_on_deletes_nothing_needed_and_the_next_sweep_goes_on(
+@pytest.mark.case("P6")
+def test_an_hour_of_503_from_any_call_on_deletes_nothing_needed(
     place: Callable[..., Place],
 ) -> None:
     found = grown(place, "one")
@@ -450,7 +462,8 @@ def test_p6_an_hour_of_503_from_any_call_on_deletes_nothing_needed_and_the_next_
         assert world.names() == done, f"call {call}"
 
 
-def test_p6_a_state_in_process_is_swept_again_when_its_store_has_healed(tmp_path: Path) -> None:
+@pytest.mark.case("P6")
+def test_an_embedded_state_is_swept_when_its_store_has_healed(tmp_path: Path) -> None:
     handles = make(tmp_path / "state")
     world = World.of(tmp_path / "state")
     rubbish = f"profiles/log/{5:032x}"

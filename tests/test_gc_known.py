@@ -11,17 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_gc_collector
-from swept import DAY, Engine, MemoryFolder, Told, World, closure, roots
-from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
 from fastchangelog.errors import InvalidArgumentError, StoreError
 from fastchangelog.gc.collector import Collector, Roots
 from fastchangelog.gc.known import Known
 from fastchangelog.gc.plan import GcState
 from fastchangelog.layout import FOLDER_META
+from support.histories import COPY, FOLDER, MARK, META, History, at_ckpt, collector, history, sweep, told, twice
+from support.swept import DAY, Engine, MemoryFolder, Told, World, closure, roots
 
-history = test_gc_collector.history
+#: Fixtures of this module, too.
+__all__ = ["history"]
 
 #: The batch that only the second copy of the checkpoint retains.
 OLD = 2
@@ -56,6 +56,7 @@ def assert_a_doubt(world: World, checkpoints: Told, why: str, **given: object) -
 # --- a known checkpoint that does not answer
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -65,7 +66,7 @@ def assert_a_doubt(world: World, checkpoints: Told, why: str, **given: object) -
     ],
 )
 @pytest.mark.parametrize("orphans", [False, True])
-def test_p6_a_known_copy_that_does_not_answer_as_before_deletes_nothing(
+def test_a_known_copy_with_another_answer_deletes_nothing(
     history: History, copies: tuple[World, Told], answer: Roots | Exception | None, why: str, orphans: bool
 ) -> None:
     world, checkpoints = copies
@@ -79,7 +80,8 @@ def test_p6_a_known_copy_that_does_not_answer_as_before_deletes_nothing(
     assert only_of_the_copy(history) <= world.names()
 
 
-def test_p6_another_query_where_the_only_checkpoint_was_is_an_orphan_that_stays(history: History) -> None:
+@pytest.mark.case("P6")
+def test_another_query_at_the_only_checkpoint_makes_an_orphan(history: History) -> None:
     world = at_ckpt(history.world)
     other = Told(ckpt=roots("another", {}))
     sweep(world, other)
@@ -89,7 +91,7 @@ def test_p6_another_query_where_the_only_checkpoint_was_is_an_orphan_that_stays(
     assert world.names() == set()
 
 
-def test_a_location_that_is_said_to_be_gone_is_forgotten_for_good(history: History, copies: tuple[World, Told]) -> None:
+def test_a_location_declared_gone_is_forgotten_for_good(history: History, copies: tuple[World, Told]) -> None:
     world, checkpoints = copies
     checkpoints.answers["copy"] = None
     planned = sweep(world, checkpoints, gone=["copy/"], delete=False)
@@ -111,7 +113,7 @@ def test_a_location_that_is_given_again_is_known_again(history: History, copies:
     assert set(sweep(world, checkpoints).checkpoints) == {"ckpt", "copy"}
 
 
-def test_a_query_whose_checkpoints_are_all_gone_is_an_orphan_from_then_on(history: History) -> None:
+def test_a_query_without_checkpoints_is_an_orphan_from_then_on(history: History) -> None:
     world = at_ckpt(history.world)
     unreachable = Told(ckpt=StoreError("its parent is missing"))
     assert "--gone ckpt" in str(sweep(world, unreachable, orphans=True).kept_because)
@@ -135,7 +137,8 @@ def test_what_is_there_or_was_never_known_cannot_be_gone(
     assert world.objects == before
 
 
-def test_p6_what_a_sweep_with_a_doubt_was_told_is_known_to_the_next_one(history: History) -> None:
+@pytest.mark.case("P6")
+def test_a_doubtful_sweep_passes_on_its_locations(history: History) -> None:
     world = at_ckpt(history.world)
     checkpoints = told(history)
     readable = checkpoints.answers["ckpt"]
@@ -158,6 +161,7 @@ def replace(name: str, data: bytes) -> Callable[[World], None]:
     return lambda world: world.put(name, data)
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize(
     "lose",
     [
@@ -170,7 +174,7 @@ def replace(name: str, data: bytes) -> Callable[[World], None]:
     ],
     ids=["gone", "empty", "zeros", "another object", "a damaged copy", "a copy of another version"],
 )
-def test_p6_a_lost_note_waits_for_a_person_whatever_cron_names(
+def test_a_lost_note_waits_for_a_person_whatever_cron_names(
     history: History, copies: tuple[World, Told], lose: Callable[[World], None]
 ) -> None:
     world, checkpoints = copies
@@ -186,8 +190,9 @@ def test_p6_a_lost_note_waits_for_a_person_whatever_cron_names(
     assert only_of_the_copy(history) <= world.names()
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize("stale", [GcState(), GcState(checkpoints=("ckpt",))], ids=["empty", "of before the copy"])
-def test_p6_a_note_of_an_earlier_time_does_not_make_a_copy_unknown(
+def test_a_note_of_an_earlier_time_does_not_make_a_copy_unknown(
     history: History, copies: tuple[World, Told], stale: GcState
 ) -> None:
     world, checkpoints = copies
@@ -209,7 +214,7 @@ def test_a_query_that_no_sweep_was_told_of_gets_no_notes(history: History) -> No
     assert world.names() == history.world.names()
 
 
-def test_what_any_note_says_counts_and_the_other_is_told_otherwise() -> None:
+def test_any_note_counts_and_the_other_is_told_otherwise() -> None:
     both = Known(("a", "b"), ("c",)) | Known(("c/",), ("b", "d"))
     assert (both.checkpoints, both.gone) == (("a", "b", "c/"), ("d",))
 
@@ -241,7 +246,7 @@ def two_roots(tmp_path: Path) -> tuple[tuple[World, World], Roots, tuple[set[str
     )
 
 
-def test_a_query_with_operators_under_two_roots_is_collected_under_each(tmp_path: Path) -> None:
+def test_operators_under_two_roots_are_collected_under_each(tmp_path: Path) -> None:
     worlds, found, needed = two_roots(tmp_path)
     for world, kept in zip(worlds, needed, strict=True):
         report = twice(world, Told(ckpt=found), locations=["ckpt"])
@@ -250,7 +255,8 @@ def test_a_query_with_operators_under_two_roots_is_collected_under_each(tmp_path
         assert world.names() == kept | {META, MARK, COPY}
 
 
-def test_p6_an_operator_that_may_have_lost_its_objects_under_this_root_is_a_doubt(tmp_path: Path) -> None:
+@pytest.mark.case("P6")
+def test_an_operator_that_may_have_lost_objects_is_a_doubt(tmp_path: Path) -> None:
     """A folder that no handle names may be its folder, and so may the one that some of its handles name."""
     worlds, found, _ = two_roots(tmp_path)
     world = worlds[0].copy()
@@ -268,7 +274,8 @@ def test_p6_an_operator_that_may_have_lost_its_objects_under_this_root_is_a_doub
     assert "which is not there" in str(sweep(world, Told(ckpt=unknown)).kept_because)
 
 
-def test_p6_more_folders_than_operators_are_a_doubt(history: History) -> None:
+@pytest.mark.case("P6")
+def test_more_folders_than_operators_are_a_doubt(history: History) -> None:
     """A copy of a checkpoint may lack the state of an operator: what its folder needs is unknown then."""
     world = at_ckpt(history.world)
     world.put(f"query/second/{FOLDER_META}", world.objects[META][0])

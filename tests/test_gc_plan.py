@@ -210,11 +210,10 @@ class World:
 EVENTS = ["begin", "commit", "commit", "fail", "materialize", "die", "tick", "idle", "sweep", "cut off sweep"]
 
 
+@pytest.mark.case("P6")
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.lists(st.sampled_from(EVENTS), min_size=5, max_size=80))
-def test_p6_what_may_still_be_handed_back_is_there_and_nothing_else_is_left(
-    seed: int, retained: int, events: list[str]
-) -> None:
+def test_exactly_what_may_be_handed_back_is_left(seed: int, retained: int, events: list[str]) -> None:
     world = World(seed, retained)
     for event in events:
         if event == "sweep":
@@ -266,7 +265,8 @@ def names(entries: tuple[Entry, ...]) -> list[str]:
     return [e.name for e in entries]
 
 
-def test_invariant_4_an_object_goes_a_grace_period_after_a_sweep_found_it_unreachable() -> None:
+@pytest.mark.case("invariant 4")
+def test_an_unreachable_object_goes_after_a_grace_period() -> None:
     before = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
     first = plan(before, {}, NOW, GRACE)
     assert (names(first.reachable), names(first.waiting), first.delete) == ([log(1)], [log(2)], ())
@@ -275,7 +275,8 @@ def test_invariant_4_an_object_goes_a_grace_period_after_a_sweep_found_it_unreac
     assert names(plan(before, early.unreachable_since, NOW + GRACE, GRACE).delete) == [log(2)]
 
 
-def test_invariant_4_an_object_that_was_needed_in_between_starts_anew() -> None:
+@pytest.mark.case("invariant 4")
+def test_an_object_needed_in_between_starts_anew() -> None:
     free = given_input(entry(log(1), OLD), entry(log(2), OLD), handles=(one_handle(log(1)),))
     seen = plan(free, {}, NOW, GRACE).unreachable_since
     needed = dataclasses.replace(free, handles=(one_handle(log(1), log(2)),))
@@ -284,7 +285,8 @@ def test_invariant_4_an_object_that_was_needed_in_between_starts_anew() -> None:
     assert plan(free, seen, NOW + 2 * GRACE, GRACE).delete == ()
 
 
-def test_invariant_2_young_is_what_the_grace_period_or_the_batch_under_way_says() -> None:
+@pytest.mark.case("invariant 2")
+def test_the_grace_period_or_the_batch_says_what_is_young() -> None:
     entries = [entry(log(i), NOW - i * DAY) for i in range(5)]
     everything = given_input(entry(log(9), OLD), *entries, handles=(one_handle(log(9)),))
     assert names(plan(everything, {}, NOW, GRACE).young) == [log(0)]
@@ -292,7 +294,8 @@ def test_invariant_2_young_is_what_the_grace_period_or_the_batch_under_way_says(
     assert names(plan(running, {}, NOW, GRACE).young) == [log(i) for i in range(4)]
 
 
-def test_invariant_2_what_a_young_manifest_names_is_kept_with_it() -> None:
+@pytest.mark.case("invariant 2")
+def test_what_a_young_manifest_names_is_kept_with_it() -> None:
     table, base = f"sst/{1:032x}.sst", f"base/{2:032x}"
     manifests = {base: Manifest("x", "x", (table,))}
     young = given_input(entry(log(1), OLD), entry(table, OLD), entry(base, NOW), handles=(one_handle(log(1)),))
@@ -312,11 +315,12 @@ def test_a_clock_that_was_set_back_deletes_nothing(jump: float) -> None:
     )
 
 
+@pytest.mark.case("invariant 5")
 @pytest.mark.parametrize(
     ("gone", "why"),
     [(log(1), "names log/"), (f"base/{3:032x}", "names base/"), (f"sst/{4:032x}.sst", "which names sst/")],
 )
-def test_invariant_5_a_missing_object_is_a_doubt(gone: str, why: str) -> None:
+def test_a_missing_object_is_a_doubt(gone: str, why: str) -> None:
     base, table = f"base/{3:032x}", f"sst/{4:032x}.sst"
     handle = dataclasses.replace(one_handle(log(1)), snapshot=SnapshotRef(base, "b", "b"))
     entries = [entry(n, OLD) for n in (log(1), log(2), base, table) if n != gone]
@@ -332,14 +336,16 @@ def test_invariant_5_a_missing_object_is_a_doubt(gone: str, why: str) -> None:
     assert decided.delete == decided.waiting == ()
 
 
-def test_s02_invariant_5_batches_without_a_handle_are_a_doubt_and_no_batches_are_not() -> None:
+@pytest.mark.case("S-02", "invariant 5")
+def test_batches_without_a_handle_are_a_doubt_no_batches_none() -> None:
     nothing = given_input(entry(log(1), OLD), no_handles=True)
     assert "none of them holds a handle" in str(plan(nothing, {log(1): 0.0}, NOW, GRACE).skip_reason)
     fresh = dataclasses.replace(nothing, no_handles=False)
     assert names(plan(fresh, {log(1): 0.0}, NOW, GRACE).delete) == [log(1)]
 
 
-def test_invariant_5_contents_that_were_not_read_are_a_doubt() -> None:
+@pytest.mark.case("invariant 5")
+def test_contents_that_were_not_read_are_a_doubt() -> None:
     base, index = f"base/{3:032x}", f"index/{4:032x}"
     for handle in (
         dataclasses.replace(one_handle(log(1)), snapshot=SnapshotRef(base, "b", "b")),
@@ -349,7 +355,8 @@ def test_invariant_5_contents_that_were_not_read_are_a_doubt() -> None:
         assert "content is not known" in str(plan(given_input(*entries, handles=(handle,)), {}, NOW, GRACE).skip_reason)
 
 
-def test_invariant_6_only_our_names_go_and_those_that_name_others_go_first() -> None:
+@pytest.mark.case("invariant 6")
+def test_only_our_names_go_and_those_that_name_others_first() -> None:
     ours = [f"log/{1:032x}#1", f"sst/{2:032x}.sst", f"index/{3:032x}", f"base/{4:032x}", f"probe/{5:032x}"]
     ours.append(FOLDER_META + "#1")
     foreign = ["notes.txt", "log/readme", f"log/{'A' * 32}", "_fastchangelog.json.bak", f"other/{6:032x}"]
@@ -375,7 +382,7 @@ def test_an_orphan_goes_as_a_whole_with_its_name_last() -> None:
     assert names(last.delete) == [f"base/{2:032x}", log(1), GC_CHECKPOINTS, GC_STATE, FOLDER_META]
 
 
-def test_an_orphan_with_something_young_or_foreign_keeps_its_notes() -> None:
+def test_an_orphan_with_young_or_foreign_objects_keeps_notes() -> None:
     listing = [entry(n, OLD) for n in (FOLDER_META, GC_STATE, log(1))]
     seen = dict.fromkeys(names(tuple(listing)), 0.0)
     young = plan_orphan([*listing, entry(log(2), NOW)], seen, NOW, GRACE)

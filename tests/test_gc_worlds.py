@@ -11,18 +11,19 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import test_gc_collector
-from swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
-from test_gc_collector import COPY, FOLDER, MARK, META, History, at_ckpt, collector, sweep, told, twice
 
 from fastchangelog.errors import StoreError
 from fastchangelog.gc.plan import GcState
 from fastchangelog.layout import FOLDER_META
+from support.histories import COPY, FOLDER, MARK, META, History, at_ckpt, collector, history, sweep, told, twice
+from support.swept import DAY, Engine, MemoryFolder, Told, World, closure, expected, roots
 
-history = test_gc_collector.history
+#: Fixtures of this module, too.
+__all__ = ["history"]
 
 
-def test_p6_what_is_written_while_the_handles_are_read_is_young_however_long_that_takes(
+@pytest.mark.case("P6")
+def test_objects_written_while_handles_are_read_are_young(
     history: History,
 ) -> None:
     """Another sweep has seen it meanwhile, and took it for what a lost attempt left."""
@@ -49,7 +50,7 @@ def test_p6_what_is_written_while_the_handles_are_read_is_young_however_long_tha
     ("noted", "asked", "in_force"),
     [(86_400, 60.0, DAY), (86_400, 3 * DAY, 3 * DAY), (604_800, DAY, 7 * DAY), (60, 60.0, 60.0), (60, DAY, DAY)],
 )
-def test_no_sweep_takes_a_shorter_grace_than_the_servers_of_a_state_count_on(
+def test_no_sweep_has_a_shorter_grace_than_servers_count_on(
     history: History, noted: int, asked: float, in_force: float
 ) -> None:
     world = at_ckpt(history.world, sweep_grace_seconds=noted)
@@ -79,7 +80,8 @@ def test_a_folder_whose_handles_name_nothing_is_swept(tmp_path: Path) -> None:
     assert world.names() == {META, MARK, COPY}
 
 
-def test_p6_a_folder_that_no_handle_names_stays_while_a_handle_has_no_home(history: History) -> None:
+@pytest.mark.case("P6")
+def test_an_unnamed_folder_stays_while_a_handle_has_no_home(history: History) -> None:
     """The objects may be in a folder that a late listing does not show, or may have been moved by hand."""
     world = at_ckpt(history.world)
     world.objects[f"query/second/{FOLDER_META}"] = world.objects[META]
@@ -94,7 +96,8 @@ def test_p6_a_folder_that_no_handle_names_stays_while_a_handle_has_no_home(histo
     assert f"query/second/log/{1:032x}" in world.names()
 
 
-def test_p6_two_queries_from_copies_of_one_checkpoint_share_a_folder_and_each_keeps_what_it_needs(
+@pytest.mark.case("P6")
+def test_queries_from_copies_of_one_checkpoint_share_a_folder(
     tmp_path: Path,
 ) -> None:
     """Both have the same query id; one continues from batch 3, the other from batch 5, and both make snapshots."""
@@ -123,7 +126,8 @@ def test_p6_two_queries_from_copies_of_one_checkpoint_share_a_folder_and_each_ke
         fresh.stop()
 
 
-def test_p07_a_store_that_fails_is_not_asked_to_delete_everything_else(history: History) -> None:
+@pytest.mark.case("P-07")
+def test_a_failing_store_is_not_asked_to_delete_the_rest(history: History) -> None:
     world = at_ckpt(history.world)
     rubbish = {f"{FOLDER}/log/{i:032x}" for i in range(2_000)}
     for name in rubbish:

@@ -103,9 +103,7 @@ def test_no_frame_shows_settings_of_spark() -> None:
     assert_unseen(lambda: gather_storage_options("s3://b/x", {"aws_region": []}, CONF))  # type: ignore[dict-item]
 
 
-def test_no_frame_of_a_session_that_does_not_open_shows_the_request_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_frame_of_a_failed_session_shows_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -117,7 +115,7 @@ def test_no_frame_of_a_session_that_does_not_open_shows_the_request_or_the_envir
     assert "no folder for the state server's socket" in str(assert_unseen(ServerPaths.here))
 
 
-def test_no_frame_of_a_task_whose_session_does_not_open_shows_storage_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_frame_of_a_failed_task_shows_storage_options(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     from fastchangelog.spark import renewal, settings, shard_task
     from fastchangelog.spark.aggregates import operator
@@ -170,7 +168,7 @@ def test_every_way_to_print_a_hidden_value_gives_stars(printed: Callable[[object
     assert hidden.show() == GIVEN
 
 
-def test_an_unseen_call_leaves_its_frames_and_its_arguments_out_of_the_traceback() -> None:
+def test_a_hidden_call_leaves_its_frames_out_of_the_traceback() -> None:
     @unseen
     def fail(secret: str, *, other: str) -> None:
         def inner(value: str) -> None:

@@ -134,7 +134,7 @@ def test_what_is_taken_is_read_back_as_it_was_given(schema: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("schema", TYPES)
-def test_one_rule_for_one_value_and_for_many_whatever_carries_them(schema: str) -> None:
+def test_one_rule_for_one_value_and_for_many(schema: str) -> None:
     typed = Typed("value", arrow_type("value", schema))
     for value in VALUES:
         one = taken(typed.one, value)
@@ -345,7 +345,7 @@ def test_arrow_types_with_coarse_units_cut_nothing_off(state: fc.State) -> None:
             call()
 
 
-def test_a_condition_compares_no_date_with_a_moment_and_takes_large_numbers(state: fc.State) -> None:
+def test_a_condition_compares_no_date_with_a_moment(state: fc.State) -> None:
     schema = "at timestamp, day date, n long"
     with pytest.raises(InvalidArgumentError, match="a date and a timestamp are compared"):
         state.aggregating_state("a", key="long", value=schema, n=fc.count(where="at = day"))

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import run
+
+from support.programs import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these limits are those of Linux")
 

@@ -31,7 +31,7 @@ def said(root: str, handle: str | None = "a handle") -> str:
     return str(caught.value)
 
 
-def test_a_state_of_another_query_id_is_found_and_both_ids_are_named(tmp_path: pathlib.Path) -> None:
+def test_a_state_of_another_query_id_is_named_with_both_ids(tmp_path: pathlib.Path) -> None:
     state = tmp_path / "a root"
     (state / "other" / "default" / "log").mkdir(parents=True)
     (state / "old-id" / "default" / "log").mkdir(parents=True)

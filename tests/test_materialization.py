@@ -84,7 +84,8 @@ class World:
         self.loop.poll()
 
 
-def test_z01_the_first_delay_is_a_stable_part_of_the_interval() -> None:
+@pytest.mark.case("Z-01")
+def test_the_first_delay_is_a_stable_part_of_the_interval() -> None:
     policy = MaterializationPolicy(interval="10s")
     delays = [policy.first_delay(f"subtask-{i}") for i in range(100)]
     assert all(0 <= delay < 10 for delay in delays)
@@ -155,7 +156,8 @@ def test_nothing_to_do_when_nothing_changed() -> None:
     world.begin()
 
 
-def test_a16_x27_the_log_starts_a_run_by_bytes_and_by_ratio() -> None:
+@pytest.mark.case("A-16", "X-27")
+def test_the_log_starts_a_run_by_bytes_and_by_ratio() -> None:
     world = World(MaterializationPolicy(interval="1h", log_bytes="8MiB", log_ratio=4.0))
     world.clock.now = 1000.0
     world.target.seen = Progress(log_bytes=(8 << 20) - 1, state_bytes=1 << 30)
@@ -170,7 +172,8 @@ def test_a16_x27_the_log_starts_a_run_by_bytes_and_by_ratio() -> None:
     world.begin()
 
 
-def test_x27_a_failing_store_is_tried_again_after_a_growing_pause() -> None:
+@pytest.mark.case("X-27")
+def test_a_failing_store_is_tried_again_after_a_growing_pause() -> None:
     world = World(MaterializationPolicy(interval=None, log_bytes=1, max_failures=10))
     world.target.seen = Progress(log_bytes=1)
     run = world.begin()
@@ -188,7 +191,8 @@ def test_x27_a_failing_store_is_tried_again_after_a_growing_pause() -> None:
     world.begin()
 
 
-def test_a10_an_hour_without_a_store_is_met_with_pauses_and_the_first_run_after_it_counts() -> None:
+@pytest.mark.case("A-10")
+def test_an_hour_without_a_store_is_met_with_pauses() -> None:
     world = World(MaterializationPolicy())
     world.target.seen = Progress(log_bytes=1 << 30, state_bytes=1 << 20)
     begun: list[float] = []
@@ -240,7 +244,8 @@ def test_a_success_resets_the_count_of_failures() -> None:
     assert world.loop.failures_in_a_row == 3
 
 
-def test_m09_a_failed_begin_counts_as_a_failed_run() -> None:
+@pytest.mark.case("M-09")
+def test_a_failed_begin_counts_as_a_failed_run() -> None:
     world = World()
     world.target.fails = True
     world.loop.poll()
@@ -289,7 +294,8 @@ def test_a_late_completion_is_ignored() -> None:
     assert world.loop.completed == 0
 
 
-def test_x26_values_that_can_never_work_are_refused() -> None:
+@pytest.mark.case("X-26")
+def test_values_that_can_never_work_are_refused() -> None:
     for interval in ("0s", timedelta(-1), "10"):
         with pytest.raises(InvalidArgumentError):
             MaterializationPolicy(interval=interval)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from fastchangelog.errors import RetryableError
 from fastchangelog.materialization.server import ShardMaterializers
 
@@ -32,7 +34,8 @@ class Server:
         raise AssertionError(message)
 
 
-def test_n08_a_shard_follows_the_newest_policy_of_its_query() -> None:
+@pytest.mark.case("N-08")
+def test_a_shard_follows_the_newest_policy_of_its_query() -> None:
     server: Any = Server(None)
     now = 0.0
     with ThreadPoolExecutor(1) as pool:
@@ -102,7 +105,8 @@ class FullDisk(Server):
         return True
 
 
-def test_y02_a_shard_whose_local_state_was_dropped_is_refused_for_a_while_only() -> None:
+@pytest.mark.case("Y-02")
+def test_a_dropped_shard_is_refused_for_a_while_only() -> None:
     server: Any = FullDisk()
     pool: Any = Pool()
     now = 0.0

@@ -23,14 +23,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from metrics_endpoint import free_port, parsed, scrape
-from test_server_session import Job, job, rows
-from waiting import BOUND, until
 
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.metrics import OF_AGGREGATION, of_processor
+from support.metrics_endpoint import free_port, parsed, scrape
+from support.server_jobs import Job, job, rows
+from support.waiting import BOUND, until
 
 __all__ = ["job"]
 
@@ -254,12 +254,12 @@ _RUST_TESTS = {
     ("store/src/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
     (
         "log/src/write/attempt_tests.rs",
-        "a12_x14_a_slow_upload_is_doubled_within_the_budget_and_its_sets_name_the_winner",
+        "a12_x14_sets_of_a_doubled_upload_name_the_winner",
     ): "hedges_started hedges_won",
     ("state/src/keyed_tests.rs", "a_fresh_state_never_asks_the_disk_until_something_is_evicted"): "hot_evictions",
     (
         "log/src/snapshot/push_tests.rs",
-        "small_tables_share_an_object_which_the_next_snapshot_takes_over_while_it_pays",
+        "small_tables_share_an_object_while_it_pays",
     ): "materialize_packed_files",
     ("log/src/snapshot/push_tests.rs", "only_new_tables_are_uploaded"): "materialize_reused_bytes",
     ("core/src/shard/gauges.rs", "every_part_of_the_budget_has_its_gauge"): "memory_downloads memory_uploads",
@@ -355,9 +355,7 @@ def test_a_batch_reports_the_metrics_of_its_kind_of_operator() -> None:
     assert of_processor(["mine"]).row({"mine": 3, "shards": 1})[-1] == 3
 
 
-def test_the_process_has_all_its_engines_and_those_that_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_have_all_engines_also_closed_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))  # the state server of another test is not of this process
     outcome = program(
         """

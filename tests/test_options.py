@@ -11,7 +11,8 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import gather_options, gather_storage_options, parse_duration, parse_size
 
 
-def test_n03_explicit_options_win_and_become_texts() -> None:
+@pytest.mark.case("N-03")
+def test_explicit_options_win_and_become_texts() -> None:
     conf = {
         "spark.fastchangelog.state": "s3://b/state",
         "spark.fastchangelog.storage.aws_region": "x",
@@ -25,7 +26,8 @@ def test_n03_explicit_options_win_and_become_texts() -> None:
     assert found == {"compression": "lz4", "memory_budget": "1048576", "persist_delay": "50ms", "file_sync": "false"}
 
 
-def test_n04_a_switch_of_the_query_beats_that_of_the_session_both_ways() -> None:
+@pytest.mark.case("N-04")
+def test_a_switch_of_the_query_beats_that_of_the_session() -> None:
     for ours, theirs in [(True, "false"), (False, "true")]:
         found = gather_options({"file_sync": ours}, {"spark.fastchangelog.file_sync": theirs})
         assert found == {"file_sync": str(ours).lower()}
@@ -46,7 +48,7 @@ def test_every_option_has_a_default_that_parses_and_a_meaning() -> None:
         assert meaning.endswith(".")
 
 
-def test_tuning_is_accepted_everywhere_but_not_offered_for_a_misspelled_name() -> None:
+def test_tuning_is_accepted_but_not_offered_for_wrong_names() -> None:
     tuning = {name for name, _, _, is_public in _internal.options_table() if not is_public}
     assert {"hedge_delay", "payload_size"} <= tuning
     found = gather_options({"hedge_delay": "1ms"}, {"spark.fastchangelog.payload_size": "1KiB"})

@@ -117,7 +117,7 @@ def test_a_patch_behind_ours(tracer: Tracer) -> None:
     assert world.call() == ["ours"]
 
 
-def test_a_patch_that_is_switched_off_takes_ours_with_it_until_it_is_called_again(tracer: Tracer) -> None:
+def test_a_patch_switched_off_takes_ours_until_the_next_call(tracer: Tracer) -> None:
     world = tracer.world
     tracer.on()
     world.accelerate()

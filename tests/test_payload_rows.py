@@ -27,6 +27,6 @@ ROW_BYTES = {
 
 
 @pytest.mark.parametrize("what", ROW_BYTES)
-def test_payload_rows_are_small_where_spark_ends_a_batch_by_rows_alone(what: str) -> None:
+def test_payloads_are_small_where_spark_bounds_rows_alone(what: str) -> None:
     properties, version, expected = ROW_BYTES[what]
     assert settings.payload_row_bytes(properties.get, version) == expected

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import run
 
 from fastchangelog import server
 from fastchangelog.cli import doctor
 from fastchangelog.errors import UnsupportedError
 from fastchangelog.server import platform
 from fastchangelog.server.private import private_server
+from support.programs import run
 
 SAYS = "state server runs on Linux only.*embedded states.*run_processor` work here"
 

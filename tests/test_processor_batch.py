@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fake_state_session import FakeSession
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -19,6 +17,8 @@ from fastchangelog.spark.processor.operator import ProcessorConfig
 from fastchangelog.spark.shard_ids import shard_ids
 from fastchangelog.spark.shard_task import OperatorConfig
 from fastchangelog.spark.types.spark_arrow import spark_schema
+from support.fake_state_session import FakeSession
+from support.processor_runs import Runner
 
 
 class Once(StatefulProcessor):

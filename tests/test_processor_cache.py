@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from processor_runs import Runner, Script
 
 from fastchangelog.testing.memory_session import MemorySession
+from support.processor_runs import Runner, Script
 
 
 def test_reads_and_writes_are_one_call_for_many_keys() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InternalError, InvalidArgumentError, RetryableError
 from fastchangelog.spark.processor.user_code import is_from_user_code
+from support.processor_runs import Runner
 
 
 class Calls(StatefulProcessor):
@@ -173,7 +173,7 @@ def test_initial_rows_come_before_the_rows_of_their_key(chunk_rows: int | None) 
 
 
 @pytest.mark.parametrize("chunk_rows", [3, 1000, None])
-def test_with_initial_state_a_call_of_the_row_api_has_at_most_so_many_rows(chunk_rows: int | None) -> None:
+def test_calls_with_an_initial_state_have_bounded_rows(chunk_rows: int | None) -> None:
     calls: list[Any] = []
     run = initial(
         calls, lambda p, key, rows: calls.append(len(list(rows))) or (), max_records=10, chunk_rows=chunk_rows
@@ -311,7 +311,7 @@ def test_callbacks_must_return_something_iterable(api: str, returned: Any) -> No
         run.batch([("a", 1)])
 
 
-def test_output_leaves_while_a_key_is_worked_on_and_its_generator_is_closed() -> None:
+def test_output_leaves_while_a_key_is_worked_on() -> None:
     closed = []
 
     def rows(p: Calls, key: Any, rows: Any) -> Iterator[Row]:

@@ -65,7 +65,7 @@ SPATIAL = pytest.mark.skipif(not versions.HAS_SPATIAL_TYPES, reason="this PySpar
         pytest.param("v geography(4326)", r"geography\(4326\)", marks=SPATIAL),
     ],
 )
-def test_a_type_that_no_state_keeps_is_read_and_then_refused_as_such(text: str, dtype: str) -> None:
+def test_a_type_that_no_state_keeps_is_read_and_refused(text: str, dtype: str) -> None:
     """Whether Spark's own operator keeps it is Spark's matter: for `accelerate` it is no error of the user's."""
     struct = parse_ddl(text)
     assert ddl_text(struct) == text

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -18,6 +17,7 @@ from fastchangelog.spark.processor.evolution import Evolved, evolve, is_current,
 from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.types.ddl import parse_ddl
+from support.processor_runs import Runner
 
 KEY = parse_ddl("k string")
 
@@ -113,7 +113,7 @@ def test_changes_of_a_schema(old: str, new: str, changes: list[str]) -> None:
     assert schema_changes(parse_ddl(old), parse_ddl(new)) == changes
 
 
-def test_fields_without_names_of_their_own_are_known_by_their_places() -> None:
+def test_fields_without_names_are_known_by_their_places() -> None:
     twice = parse_ddl("a int, a string, b int")
     assert schema_changes(twice, twice) == []
     assert schema_changes(parse_ddl("a int, A string"), parse_ddl("a bigint, A string")) == []
@@ -124,7 +124,7 @@ def test_fields_without_names_of_their_own_are_known_by_their_places() -> None:
         assert change.startswith("the fields of field `s` were ")
 
 
-def test_keys_of_a_maps_type_are_compared_without_what_is_no_part_of_values() -> None:
+def test_map_keys_are_compared_by_their_values_alone() -> None:
     key = T.StructType([T.StructField("x", T.ArrayType(T.LongType(), False), True, {"comment": "c"})])
     given = Declaration("a", "value", T.StructType([T.StructField("m", T.MapType(key, T.LongType(), False))]))
     first = evolve("", KEY, "none", [given])
@@ -347,7 +347,7 @@ def test_a_renamed_field_goes_on_with_its_value() -> None:
         assert seen[1] == (kept, [kept], [kept])
 
 
-def test_a_schema_that_comes_back_reads_and_writes_in_its_own_version() -> None:
+def test_a_schema_that_comes_back_uses_its_own_version() -> None:
     seen.clear()
     runner = Runner(lambda: Versioned("n int", (1,)))
     for ddl, put in (("n int", (1,)), ("n int, m int", (2, 20)), ("n int", (3,)), ("n int, m int", (4, 40))):

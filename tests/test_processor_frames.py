@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -23,6 +22,7 @@ from fastchangelog.spark.processor.frames.input import FrameMaker
 from fastchangelog.spark.processor.rows.input import RowMaker
 from fastchangelog.spark.types.columns import of_column
 from fastchangelog.spark.types.spark_arrow import spark_schema
+from support.processor_runs import Runner
 
 NOON = datetime.datetime(2024, 7, 1, 12)
 
@@ -130,7 +130,7 @@ def test_nested_values() -> None:
     assert found.iloc[1].tolist()[2:] == [None] * 4
 
 
-def test_keys_of_maps_that_python_cannot_hash_are_tuples_and_rows() -> None:
+def test_unhashable_keys_of_maps_are_tuples_and_rows() -> None:
     rows = "l map<array<string>,int>, s map<struct<a:int,l:array<int>>,int>, n map<array<array<int>>,int>"
     given = [("a", [(["x", "y"], 1)], [({"a": 1, "l": [2]}, 2)], [([[1], [2, 3]], 3)])]
     found = frames(given, rows=rows)["a",].iloc[0]
@@ -139,7 +139,7 @@ def test_keys_of_maps_that_python_cannot_hash_are_tuples_and_rows() -> None:
     assert found["n"] == {((1,), (2, 3)): 3}
 
 
-def test_whole_numbers_beside_nulls_stay_whole_if_pyspark_is_told_so() -> None:
+def test_whole_numbers_beside_nulls_stay_whole_by_a_setting() -> None:
     found = frames([("a", 1, 2), ("a", None, 3)], rows="n long, t tinyint", integers_with_na=True)["a",]
     assert found["n"].tolist() == [1, pd.NA]
     assert dtypes(found) == ["object", "object", "int8"]

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_state_session import FakeCodec, FakeSession
-from processor_runs import Runner, Script, runs
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as T
@@ -26,6 +24,8 @@ from fastchangelog.errors import ArgumentTypeError, InvalidArgumentError
 from fastchangelog.spark.processor import run
 from fastchangelog.spark.processor.run import init_on_driver
 from fastchangelog.spark.processor.spec import QueryInfo
+from support.fake_state_session import FakeCodec, FakeSession
+from support.processor_runs import Runner, Script, runs
 
 
 def test_handles_and_states_are_pysparks() -> None:

@@ -10,8 +10,9 @@ import os
 import random
 
 import pytest
-from processor_model import TTL, Operations, World, run_batches, set_bounds
-from processor_runs import Runner
+
+from support.processor_runs import Runner
+from support.processor_world import TTL, Operations, World, run_batches, set_bounds
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from processor_runs import Runner, Script, runs
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
 from fastchangelog.spark.processor.run import init_on_driver
+from support.processor_runs import Runner, Script, runs
 
 
 def test_what_a_state_gave_may_be_changed() -> None:
@@ -62,7 +62,7 @@ def test_a_schema_may_be_extended_for_the_next_state() -> None:
     assert Runner(lambda: Script(rows, init)).batch([("a", 1)]) == [("a", 1)]
 
 
-def test_what_spark_takes_as_the_key_of_a_map_and_ours_does_not_is_unsupported() -> None:
+def test_a_map_key_of_spark_alone_is_unsupported() -> None:
     def init(p: Script, handle: Any) -> None:
         handle.getMapState("m", "k map<string,int>", "v int")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from fake_state_session import FakeSession, Store
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 
@@ -19,6 +17,8 @@ from fastchangelog.spark.processor import operator
 from fastchangelog.spark.processor.operator import ProcessorConfig, ProcessorOperator
 from fastchangelog.spark.shard_task import OperatorConfig
 from fastchangelog.spark.types.spark_arrow import spark_schema
+from support.fake_state_session import FakeSession, Store
+from support.processor_runs import Runner
 
 
 class Counts(StatefulProcessor):

@@ -13,14 +13,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from fake_state_session import FakeSession
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.states.order import number_bytes, spark_order, spark_places
+from support.fake_state_session import FakeSession
+from support.processor_runs import Runner
 
 
 class Timed(StatefulProcessor):
@@ -53,7 +53,7 @@ def timed(*args: Any, **settings: Any) -> Runner:
     return Runner(lambda: Timed(*args), **{"time_mode": "processingtime", **settings})
 
 
-def test_timers_fire_in_the_batch_that_registers_them_ascending_by_time() -> None:
+def test_timers_fire_in_their_batch_ascending_by_time() -> None:
     runner = timed()
     rows = [("b", 90), ("a", 100), ("a", 50), ("c", 101), ("b", -5), ("b", -5)]
     assert runner.batch(rows, now=100) == [("b", -5), ("a", 50), ("b", 90), ("a", 100)]
@@ -112,7 +112,7 @@ def test_handlers_see_rows_as_keys_and_the_batchs_times() -> None:
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
-def test_times_in_keys_of_handlers_of_frames_are_those_that_rows_had(zone: str) -> None:
+def test_times_in_keys_of_frames_are_those_of_rows(zone: str) -> None:
     """With frames Spark takes the session's clock for that of the process, and gives it back."""
     seen: list[Any] = []
 

@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from processor_runs import TYPES, random_value, spark_arrow
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
@@ -31,6 +30,7 @@ from fastchangelog.spark.types.ddl import parse_ddl
 from fastchangelog.spark.types.row_class import row_class
 from fastchangelog.spark.types.state_type import Refused, StateType, UnencodableRow
 from fastchangelog.spark.types.values import row_values
+from support.processor_runs import TYPES, random_value, spark_arrow
 
 NAN = float("nan")
 #: What PySpark has for binaries.

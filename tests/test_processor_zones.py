@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from processor_runs import Runner
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.split import payload_type
 from fastchangelog.spark.types.zones import local_times, pandas_zone, zone_of
+from support.processor_runs import Runner
 
 NOON = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone.utc)
 #: A zone, and how far its clocks are from UTC in July.

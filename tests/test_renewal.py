@@ -51,7 +51,7 @@ def test_what_was_asked_for_is_sent_for_the_state_of_the_session() -> None:
     assert credentials(nothing, -1.0)["credentials_expire_at"] == 0
 
 
-def test_a_provider_that_fails_is_asked_again_and_its_text_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_provider_is_asked_again_and_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
     answers: list[Exception | None] = [RuntimeError("open-sesame"), None]
 
     def grant() -> tuple[dict[str, str], float]:
@@ -76,7 +76,7 @@ def test_nothing_runs_for_credentials_without_an_end() -> None:
         assert threading.active_count() == before
 
 
-def test_the_thread_renews_while_the_session_lasts_and_ends_with_it() -> None:
+def test_the_thread_renews_and_ends_with_its_session() -> None:
     sent = threading.Event()
     renewal = CredentialRenewal(REQUEST, 0.0, lambda: ({}, None), clock=lambda: 1_000.0, send=lambda _: sent.set())
     with renewal:

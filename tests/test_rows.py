@@ -67,7 +67,7 @@ def test_each_key_is_in_one_shard_and_its_rows_are_in_order(tmp_path: Path) -> N
         assert found == {f"k{i}": list(range(i, 5000, 100)) for i in range(100)}
 
 
-def test_payloads_are_arrow_streams_with_the_keys_behind_the_columns() -> None:
+def test_payloads_are_arrow_streams_with_keys_at_the_end() -> None:
     ((_, payload),) = _split(_batch(10))
     read = pa.ipc.open_stream(payload).read_all()
     assert read.num_rows == 10
@@ -76,7 +76,7 @@ def test_payloads_are_arrow_streams_with_the_keys_behind_the_columns() -> None:
     assert pa.types.is_binary(read.schema.types[3])
 
 
-def test_a_batch_larger_than_the_memory_is_spilled_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_batch_beyond_memory_is_spilled_and_leaves_no_file(tmp_path: Path) -> None:
     batch = _batch(50_000)
     grouper = _internal.RowGrouper(1, INPUT, 200_000, str(tmp_path / "made"))
     for _, payload in _split(batch, payload_bytes=50_000):
@@ -150,7 +150,7 @@ def test_the_schema_of_chunks_is_the_declared_one(tmp_path: Path) -> None:
     assert chunk.rows.to_pylist() == [{"n": 1, "m": None}, {"n": 2, "m": [("x", [1])]}]
 
 
-def test_damage_another_schema_and_a_blocked_folder_are_clear_errors(tmp_path: Path) -> None:
+def test_damage_other_schemas_and_blocked_folders_are_errors(tmp_path: Path) -> None:
     ((_, payload),) = _split(_batch(1000))
     grouper = _internal.RowGrouper(1, INPUT, BIG, tmp_path)
     at = random.randrange(len(payload))

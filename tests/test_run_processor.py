@@ -49,7 +49,7 @@ def test_states_are_kept_from_batch_to_batch_and_end() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "ProcessingTime", "EventTime", "None"])
-def test_time_modes_are_written_as_for_spark_and_clocks_give_datetimes(mode: str | None) -> None:
+def test_time_modes_are_sparks_and_clocks_give_datetimes(mode: str | None) -> None:
     class Times(fc.Processor):
         def open(self, ctx: Any) -> None:
             self.ctx = ctx

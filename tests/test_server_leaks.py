@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from test_server_session import SPEC, Job, job, rows
-from waiting import until
+import pytest
 
 from fastchangelog.errors import RetryableError
+from support.server_jobs import SPEC, Job, job, rows
+from support.waiting import until
 
 __all__ = ["job"]
 
@@ -92,7 +93,7 @@ def idle(one: Job) -> bool:
     return counters["server_connections"] == 1 and counters["memory_sessions"] == 0 and counters["memory_log"] == 0
 
 
-def test_killed_clients_leave_no_overlay_no_descriptor_and_no_folder(job: Callable[..., Job]) -> None:
+def test_killed_clients_leave_no_overlay_descriptor_or_folder(job: Callable[..., Job]) -> None:
     one = job()
     one.run(rows(0))
     one.run(rows(1))
@@ -121,7 +122,8 @@ def run_as_spark(one: Job, rows: list[tuple[str, int]]) -> None:
     raise AssertionError("four attempts have failed")
 
 
-def test_a07_a_full_disk_that_has_room_again_needs_no_new_server(job: Callable[..., Job]) -> None:
+@pytest.mark.case("A-07")
+def test_a_full_disk_that_has_room_again_needs_no_new_server(job: Callable[..., Job]) -> None:
     # Not by time: before the disk is full nothing may complete.
     one = job(materialization_log_bytes="400KiB", materialization_interval="36500 days")
     names = random.Random(7)

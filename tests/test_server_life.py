@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import state_servers
 
 import fastchangelog
 from fastchangelog import _internal, server
@@ -30,6 +29,7 @@ from fastchangelog.process_metrics import metrics
 from fastchangelog.server import memory
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.server.shutdown import ShutdownPolicy
+from support import state_servers
 
 STARTERS = 64
 
@@ -128,7 +128,8 @@ def _start_at_once(gate: Connection, results: Connection) -> None:
         results.send(repr(error))
 
 
-def test_p04_many_starters_get_one_server(world: ServerWorld) -> None:
+@pytest.mark.case("P-04")
+def test_many_starters_get_one_server(world: ServerWorld) -> None:
     forks = multiprocessing.get_context("fork")
     pipes = []
     for _ in range(STARTERS):
@@ -187,7 +188,8 @@ def test_it_ends_when_its_data_folder_vanishes(world: ServerWorld) -> None:
     assert not world.local_dir.exists(), "nothing is made again"
 
 
-def test_l10_it_takes_its_data_along_when_terminated(world: ServerWorld) -> None:
+@pytest.mark.case("L-10")
+def test_it_takes_its_data_along_when_terminated(world: ServerWorld) -> None:
     pid = world.start()
     os.kill(pid, signal.SIGTERM)
     assert ended(pid)
@@ -267,7 +269,7 @@ def test_a_limited_address_space_names_its_setting(world: ServerWorld) -> None:
     assert world.pids() == []
 
 
-def test_the_first_line_of_the_log_says_what_the_budget_is_and_why(world: ServerWorld) -> None:
+def test_the_first_line_of_the_log_explains_the_budget(world: ServerWorld) -> None:
     expected = memory.default_budget({}, memory.Limits.here())
     assert running(world.start())
     assert world.events()[0]["facts"]["memory_budget"] == f"{expected.bytes}: {expected.why}"
@@ -318,7 +320,7 @@ def test_another_version_in_the_cluster_is_named(tmp_path: Path) -> None:
     listener.close()
 
 
-def test_no_byte_goes_to_a_socket_in_a_folder_that_others_can_change(tmp_path: Path) -> None:
+def test_no_byte_goes_to_a_socket_that_others_can_change(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
@@ -361,7 +363,8 @@ def _use_in_child(client: _internal.ServerClient, result: Connection) -> None:
         result.send(str(error))
 
 
-def test_a18_a_forked_child_is_refused(world: ServerWorld) -> None:
+@pytest.mark.case("A-18")
+def test_a_forked_child_is_refused(world: ServerWorld) -> None:
     world.start()
     client = _internal.ServerClient(str(world.place.socket))
     forks = multiprocessing.get_context("fork")

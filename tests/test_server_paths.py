@@ -31,7 +31,8 @@ def test_one_place_for_each_set_of_local_folders(tmp_path: Path) -> None:
     assert none.data_dir.is_relative_to(none.run_dir)
 
 
-def test_l07_of_several_local_folders_the_first_holds_the_data() -> None:
+@pytest.mark.case("L-07")
+def test_of_several_local_folders_the_first_holds_the_data() -> None:
     paths = ServerPaths.here({"SPARK_LOCAL_DIRS": "/ssd/blockmgr-1,/hdd/blockmgr-2"})
     assert paths.data_dir.parent == Path("/ssd/blockmgr-1")
 

@@ -7,117 +7,17 @@ import json
 import random
 import resource
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-import state_servers
-from waiting import until
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import ClosedError, FastChangelogError, RetryableError, StoreError
-from fastchangelog.server.paths import ServerPaths
-from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
+from support.server_jobs import Job, job, rows
+from support.waiting import until
 
-INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
-OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
-SPEC = spec_json(
-    1,
-    INPUT,
-    OUTPUT,
-    [
-        AggregateSpec("count", (), None, False, True, "count(1)"),
-        AggregateSpec("sum", (1,), None, False, True, "sum(v)"),
-    ],
-)
-GROUPS = 128
-
-
-class Job:
-    """One shard of a query, fed batch by batch as Spark would."""
-
-    def __init__(self, root: Path, **options: str) -> None:
-        self.root = root
-        self.options = {"memory_budget": "64MiB", **options}
-        self.handle: str | None = None
-        self.batch = 0
-        self.expected: dict[str, list[int]] = {}
-
-    @property
-    def place(self) -> ServerPaths:
-        return ServerPaths.here()
-
-    def open(self, handle: str | None = None) -> _internal.SessionClient:
-        request = {
-            "root": f"file://{self.root}",
-            "query_id": "query",
-            "name": "default",
-            "shard": 0,
-            "shards": 1,
-            "batch": self.batch,
-            "handle": handle or self.handle,
-            "spec": SPEC,
-            "options": self.options,
-        }
-        return server.open_session(json.dumps(request), self.options)
-
-    def payloads(self, rows: list[tuple[str, int]]) -> list[bytes]:
-        splitter = _internal.Splitter(SPEC, 1, GROUPS, 1 << 20)
-        batch = pa.record_batch([[k for k, _ in rows], [v for _, v in rows]], schema=INPUT)
-        return [payload for _, payload in splitter.push(batch) + splitter.finish()]
-
-    def run(self, rows: list[tuple[str, int]], persist: bool = True) -> dict[str, int]:
-        """One batch: checks every result row, and keeps the handle as Spark would."""
-        changed = set()
-        for key, value in rows:
-            entry = self.expected.setdefault(key, [0, 0])
-            entry[0] += 1
-            entry[1] += value
-            changed.add(key)
-        with self.open() as session:
-            for payload in self.payloads(rows):
-                session.merge(payload)
-            results = session.finish(persist=persist)
-            assert results.schema.names == OUTPUT.names
-            found = {row["k"].decode(): [row["n"], row["total"]] for batch in results for row in batch.to_pylist()}
-            assert found == {key: self.expected[key] for key in changed}
-            self.handle, numbers = session.commit()
-        self.batch += 1
-        return numbers
-
-    def metrics(self) -> dict[str, int]:
-        """Of this job's server alone: `fc.metrics()` also has what earlier tests counted in this process."""
-        found: dict[str, int] = json.loads(_internal.ServerClient(str(self.place.socket)).metrics())
-        return found
-
-    def pid(self) -> int:
-        events = [json.loads(line) for line in self.place.log.read_text().splitlines() if line.startswith("{")]
-        return int([event["pid"] for event in events if event["event"] == "started"][-1])
-
-    def kill(self) -> None:
-        state_servers.kill(self.place)
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "blockmgr-0").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-0"))
-    jobs: list[Job] = []
-
-    def make(**options: str) -> Job:
-        jobs.append(Job(tmp_path / "state", **options))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.kill()
-
-
-def rows(batch: int, n: int = 500) -> list[tuple[str, int]]:
-    return [(f"key-{(i * 7 + batch) % 200}", i * (batch + 1)) for i in range(n)]
+#: Fixtures of this module, too.
+__all__ = ["job"]
 
 
 def test_batches_add_up_and_each_has_a_line_in_the_log(job: Callable[..., Job]) -> None:
@@ -131,7 +31,8 @@ def test_batches_add_up_and_each_has_a_line_in_the_log(job: Callable[..., Job]) 
     assert one.metrics()["sessions"] == 4
 
 
-def test_p3_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
+@pytest.mark.case("P3")
+def test_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
     one = job()
     for batch in range(4):
         one.run(rows(batch))
@@ -139,7 +40,7 @@ def test_p3_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
     one.run(rows(4))
 
 
-def test_a_server_killed_in_a_session_fails_the_attempt_and_the_next_one_is_exact(job: Callable[..., Job]) -> None:
+def test_a_server_killed_in_a_session_fails_one_attempt(job: Callable[..., Job]) -> None:
     one = job()
     one.run(rows(0))
     session = one.open()
@@ -171,7 +72,8 @@ def test_a_batch_without_rows(job: Callable[..., Job]) -> None:
     one.run(rows(1))
 
 
-def test_n08_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
+@pytest.mark.case("N-08")
+def test_materialization_follows_the_policy_of_the_query(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="1")
     one.run(rows(0))
     one.run(rows(1))
@@ -183,7 +85,8 @@ def test_n08_materialization_follows_the_policy_of_the_query(job: Callable[..., 
     assert one.metrics()["restores"] >= 1
 
 
-def test_e04_a_failure_of_materialization_within_the_allowed_number_harms_nothing(job: Callable[..., Job]) -> None:
+@pytest.mark.case("E-04")
+def test_an_allowed_failure_of_materialization_is_harmless(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="1", materialization_max_failures="1", materialization_interval="1s")
     one.run(rows(0))
     client = _internal.ServerClient(str(one.place.socket))
@@ -228,7 +131,8 @@ def a_disk_without_room_for_more_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_p3_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job]) -> None:
+@pytest.mark.case("P3")
+def test_a_full_local_disk_costs_time_and_nothing_else(job: Callable[..., Job]) -> None:
     one = job(materialization_log_bytes="400KiB")
     names = random.Random(7)
     with a_disk_without_room_for_more_than(256 << 10):  # enough for a log object, not for RocksDB's flush

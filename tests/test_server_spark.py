@@ -83,7 +83,7 @@ def _follow_each_other() -> None:
     print("two applications")
 
 
-def test_the_server_ends_with_the_application_and_the_next_one_gets_its_own(tmp_path: Path) -> None:
+def test_the_server_ends_with_its_application(tmp_path: Path) -> None:
     path = os.pathsep.join(entry for entry in sys.path if entry)
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": path}
     outcome = subprocess.run(

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import state_servers
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import (
@@ -24,6 +23,7 @@ from fastchangelog.errors import (
     SchemaMismatchError,
 )
 from fastchangelog.server.paths import ServerPaths
+from support import state_servers
 
 CLEAR, PUT, DELETE, APPEND = 0, 1, 2, 3
 VALUE, LIST, MAP, TIMERS = 0, 1, 2, 3
@@ -201,7 +201,7 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-def test_batches_keep_all_kinds_of_state_and_a_killed_server_costs_time_only(job: Callable[..., Job]) -> None:
+def test_all_kinds_of_state_survive_a_killed_server(job: Callable[..., Job]) -> None:
     one, some = job(), seeded()
     for batch in range(6):
         with one.open() as session:

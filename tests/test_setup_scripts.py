@@ -49,7 +49,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripts:
     return found
 
 
-def test_a_fingerprint_depends_on_contents_and_names_and_not_on_time(scripts: Scripts, tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_contents_and_names_alone(scripts: Scripts, tmp_path: Path) -> None:
     fingerprint, folder = scripts.cache.fingerprint, tmp_path / "src"
     folder.mkdir()
     source = folder / "a.rs"
@@ -75,7 +75,7 @@ def test_a_stamp_holds_until_its_key_changes(scripts: Scripts) -> None:
     assert not scripts.cache.is_fresh("wheel", "b")
 
 
-def test_a_source_that_changed_under_an_old_time_stamp_is_touched(
+def test_a_source_changed_under_an_old_time_is_touched(
     scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripts.setup, "ROOT", tmp_path)
@@ -131,7 +131,7 @@ def test_the_published_rocksdb_is_fetched_once(scripts: Scripts, monkeypatch: py
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "did not give it"), (b"another", "the checksum of lib.so is")])
-def test_without_the_published_rocksdb_it_is_compiled_and_a_line_says_so(
+def test_without_a_published_rocksdb_it_is_compiled(
     scripts: Scripts,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -241,7 +241,7 @@ def test_a_tool_that_the_table_does_not_name_is_refused(scripts: Scripts, capsys
     assert "takes one of deny, fuzz, machete, mutants" in capsys.readouterr().err
 
 
-def test_rust_tests_that_have_passed_run_again_when_a_source_a_seed_or_an_argument_differs(
+def test_rust_tests_run_again_when_anything_differs(
     scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, ran, code = tmp_path / "a.rs", tmp_path / "ran", tmp_path / "code"
@@ -269,7 +269,7 @@ def test_rust_tests_that_have_passed_run_again_when_a_source_a_seed_or_an_argume
     assert runs("--workspace") == 5, "a seed is to be replayed"
 
 
-def test_rust_tests_write_into_memory_where_there_is_room_and_no_other_choice(
+def test_rust_tests_write_into_memory_where_there_is_room(
     scripts: Scripts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TMPDIR", raising=False)

@@ -15,9 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
-from processor_model import TTL, Model, Operations, World, run_batches, set_bounds
-from processor_runs import TYPES, Script, random_value
-from test_processor_server import ServerRunner
 
 import fastchangelog as fc
 from fastchangelog import _internal, cli
@@ -28,6 +25,10 @@ from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.reading.columns import StateColumns
 from fastchangelog.spark.reading.scan import processor_rows
 from fastchangelog.spark.types.ddl import parse_ddl
+from support.model import States
+from support.processor_runs import TYPES, Script, random_value
+from support.processor_servers import ServerRunner
+from support.processor_world import TTL, Operations, World, run_batches, set_bounds
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "0"))
 
@@ -66,7 +67,7 @@ def objects(runner: ServerRunner) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def expected(models: dict[str, Model], what: str, ttl: bool) -> list[Any]:
+def expected(models: dict[str, States], what: str, ttl: bool) -> list[Any]:
     def shown(value: tuple[Any, int]) -> Any:
         return (value[0], value[1]) if ttl else value[0]
 
@@ -111,14 +112,14 @@ def test_each_version_is_read_beside_the_server_that_goes_on(
     monkeypatch.setattr("fastchangelog.spark.reading.scan._PAGE_BYTES", rng.choice((1, 60, 10**6)))
     world = World(seed, ttl)
     runner = make(lambda: Operations(world), time_mode="processingtime")
-    versions: list[tuple[str, int, dict[str, Model]]] = []
+    versions: list[tuple[str, int, dict[str, States]]] = []
     for _ in range(6):
         run_batches(runner, world, rng, 2)
         assert runner.handle is not None
-        models = copy.deepcopy(world.keys)
+        models = copy.deepcopy(world.states.keys)
         for model in models.values():
-            model.expire(world.now)
-        versions.append((runner.handle, world.now, models))
+            model.expire(world.states.now)
+        versions.append((runner.handle, world.states.now, models))
     before, restores = objects(runner), server_restores()
     for handle, now, models in rng.sample(versions, 3):
         for name in ("v", "l", "m", TIMERS):
@@ -128,7 +129,7 @@ def test_each_version_is_read_beside_the_server_that_goes_on(
     assert server_restores() == restores, "the server still had the version that it went on from"
 
 
-def test_a_reader_changes_nothing_of_a_state_with_a_shorter_grace_period(make: Callable[..., ServerRunner]) -> None:
+def test_a_reader_with_a_shorter_grace_changes_nothing(make: Callable[..., ServerRunner]) -> None:
     """A server notes the longest grace period that it was ever given. A reader's is none of them."""
     runner = make(Script)
     runner.options = {**runner.options, "sweep_grace": "1h"}
@@ -176,7 +177,7 @@ def test_every_type_and_composite_keys(make: Callable[..., ServerRunner]) -> Non
         assert sorted(map(repr, entries)) == sorted(map(repr, {repr(n): e for n, e in zip(names, elements)}.values()))
 
 
-def test_older_values_have_the_newest_type_and_deleted_states_are_not_there(make: Callable[..., ServerRunner]) -> None:
+def test_old_values_have_the_newest_type_deleted_states_none(make: Callable[..., ServerRunner]) -> None:
     def first(p: Script, handle: Any) -> None:
         p.v = handle.getValueState("v", "n int, gone string")
         p.x = handle.getValueState("x", "n long")
@@ -385,7 +386,7 @@ def test_savepoints_of_a_processor_are_counted_and_exported(
     assert cli.main(["inspect", str(runner.root)]) == cli.OK
 
 
-def test_catalogs_of_processors_and_of_embedded_states_are_told_apart(make: Callable[..., ServerRunner]) -> None:
+def test_catalogs_of_processors_and_embedded_states_differ(make: Callable[..., ServerRunner]) -> None:
     runner = started(make)
     assert runner.handle is not None
     assert is_processor(json.loads(_internal.handle_json(runner.handle))["schema"])

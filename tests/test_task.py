@@ -81,7 +81,7 @@ def query(number: int, first: int = 0) -> dict[str, str]:
     return {task.QUERY: "q", task.RUN: A, task.FIRST_BATCH: str(first), task.BATCH: str(number)}
 
 
-def test_the_first_batch_is_known_whatever_the_users_job_group_is(properties: dict[str, str]) -> None:
+def test_the_first_batch_is_known_in_any_job_group(properties: dict[str, str]) -> None:
     own = {task.QUERY_ID: "q", task.RUN_ID: "etl"}
     for first, batch, of_run in [(0, 0, True), (0, 1, False), (5, 5, True), (5, 6, False), (0, 0, True)]:
         properties.clear()
@@ -146,7 +146,7 @@ def test_a_task_of_no_query_is_refused_by_name() -> None:
         open_request(dataclasses.replace(config, connect=True), 0, None)
 
 
-def test_an_rdd_of_another_thread_is_refused_before_its_rows_are_split(properties: dict[str, str]) -> None:
+def test_an_rdd_of_another_thread_is_refused_before_a_split(properties: dict[str, str]) -> None:
     """It has no settings: neither the query nor the number of partitions, by which rows find their shard."""
     split = Split("{}", pa.schema([]), {}, 1, 2, streaming=True)
     with pytest.raises(InvalidArgumentError, match=r"does not know its query.*another thread.*InheritableThread"):

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyspark")
-from processor_runs import Runner
-
 import fastchangelog as fc
+from support.processor_runs import Runner
 
 
 class Code(fc.Processor):
@@ -160,7 +159,7 @@ def test_refusals(process: Callable[..., Any], message: str) -> None:
         {"k": pa.array(["a"]).dictionary_encode(), "n": pa.array([5], pa.uint8())},
     ],
 )
-def test_what_is_yielded_has_the_declared_columns_by_name_and_without_loss(columns: dict[str, pa.Array]) -> None:
+def test_output_has_the_declared_columns_by_name(columns: dict[str, pa.Array]) -> None:
     assert runner(lambda code, batch: [pa.record_batch(columns)]).batch([("a", 1)]) == [("a", 5)]
     assert runner(lambda code, batch: [pa.table(columns)]).batch([("a", 1)]) == [("a", 5)]
 

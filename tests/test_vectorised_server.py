@@ -19,9 +19,9 @@ import pytest
 pytest.importorskip("pyspark")
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from test_processor_server import CodecRunner, make
 
 import fastchangelog as fc
+from support.processor_servers import CodecRunner, make
 
 __all__ = ["make"]
 

@@ -18,6 +18,7 @@ import fastchangelog as fc
 from fastchangelog.testing import run_processor
 from fastchangelog.vectorised import session as sessions
 from fastchangelog.vectorised.context import Context
+from support.model import Model
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -62,7 +63,7 @@ def test_lists_are_those_of_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_PAGE_BYTES", 20)
     monkeypatch.setattr(sessions, "_KEYS", 2)
     rng = random.Random(5)
-    model: dict[str, list[int]] = {}
+    model = Model()
     batches, wanted = [], []
     for _ in range(25):
         pairs = [(rng.choice("abcde"), rng.randrange(100)) for _ in range(rng.randrange(1, 12))]
@@ -71,12 +72,12 @@ def test_lists_are_those_of_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
         for k in sorted({k for k, _ in pairs}):
             values = [v for other, v in pairs if other == k]
             if action == 1:
-                model[k] = values
+                model.of(k).replace(*values)
             elif action == 2:
-                model.pop(k, None)
+                model.of(k).replace()
             else:
-                model[k] = model.get(k, []) + values
-        wanted.append({k: model.get(k) for k in {k for k, _ in pairs}})
+                model.of(k).append(*values)
+        wanted.append({k: model.of(k).listed or None for k in {k for k, _ in pairs}})
     numbers = iter(range(25))
 
     def work(code: Code, batch: Any) -> Any:
@@ -157,25 +158,25 @@ def test_maps_are_those_of_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_BYTES_PER_KEY", 30)
     monkeypatch.setattr(sessions, "_PAGE_BYTES", 20)
     rng = random.Random(6)
-    model: dict[str, dict[str, int]] = {}
+    model = Model()
     batches, wanted = [], []
     for _ in range(25):
         pairs = [(rng.choice("abc"), rng.randrange(1000)) for _ in range(rng.randrange(1, 12))]
         batches.append(rows(*pairs))
         action = pairs[0][1] % 4
         for k in sorted({k for k, _ in pairs}):
-            kept = model.setdefault(k, {})
+            kept = model.of(k)
             for v in [v for other, v in pairs if other == k]:
                 name = f"m{v % 7}"
                 if action == 1:
-                    kept.pop(name, None)
+                    kept.remove(name)
                 elif action == 2:
-                    kept.clear()
+                    kept.entries.clear()
                 elif v % 3 == 0:
-                    kept.pop(name, None)
+                    kept.remove(name)
                 else:
-                    kept[name] = v
-        wanted.append({k: sorted(model[k].items()) or None for k in {k for k, _ in pairs}})
+                    kept.put(name, v)
+        wanted.append({k: sorted(model.of(k).mapped.items()) or None for k in {k for k, _ in pairs}})
     numbers = iter(range(25))
 
     def work(code: Code, batch: Any) -> Any:

@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyspark")
-from test_processor_server import CodecRunner, make
-
 import fastchangelog as fc
 from fastchangelog import _internal
+from support.processor_servers import CodecRunner, make
 
 __all__ = ["make"]
 
@@ -114,7 +113,7 @@ def test_accumulators_are_stored_with_their_description(make: Callable[..., Code
     assert totals(runner, ("a", 7), ("b", 3)) == [("a", 4, 7), ("b", 3, 3)]
 
 
-def test_names_and_order_of_results_may_change_but_not_the_aggregates(make: Callable[..., CodecRunner]) -> None:
+def test_names_and_order_of_results_may_change(make: Callable[..., CodecRunner]) -> None:
     runner = make(lambda: Totals(n=fc.count(), total=fc.sum("v")), api="arrow", output=OUTPUT)
     totals(runner, ("a", 1), ("a", 4))
     runner.make = lambda: Totals(sum=fc.sum("v"), rows=fc.count())

@@ -35,7 +35,7 @@ print("sweep of a query", cli.main(["sweep", root, "--checkpoint", root]), flush
 """
 
 
-def test_commands_of_embedded_states_need_no_pyspark_pandas_or_protobuf(tmp_path: Path) -> None:
+def test_commands_of_embedded_states_need_no_pyspark(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", _PROGRAM, str(tmp_path / "state"), str(tmp_path / "savepoint")]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     codes = [line for line in done.stdout.splitlines() if line.rsplit(" ", 1)[0] in _COMMANDS and line[-1].isdigit()]

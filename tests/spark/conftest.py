@@ -1,7 +1,7 @@
 """One Spark session for all tests of this folder, and fixtures around it.
 
 Owns: the session, settings that end with a test, the seed and the end of jobs that are killed. Does not own: the
-harness (`stream_harness`), such jobs (`kills`).
+harness (`stream_harness`), such jobs (`support.kills`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from typing import Any
 import pytest
 
 import fastchangelog
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-import quick_spark
-from stream_harness import Feed
+from support.spark import quick_spark
+from support.spark.stream_harness import Feed
 
 # Spark's workers must find the same package and the same interpreter as this process.
 _ROOT = str(pathlib.Path(fastchangelog.__file__).parent.parent)
@@ -104,7 +101,7 @@ def seed() -> int:
 @pytest.fixture
 def start(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Iterator[Callable[..., Any]]:
     """Starts jobs in processes of their own, which a test may kill."""
-    from kills import KillRun
+    from support.kills.run import KillRun
 
     runs: list[KillRun] = []
     # A short path: the socket of a state server is put elsewhere, and its log with it, when its path is too long.

@@ -15,16 +15,16 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import by_value, finish, start
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import rows_of
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, settings, versions
 from fastchangelog.spark.acceleration import _accelerated, _built, _went_back
 from fastchangelog.spark.failures import explain_error
+from support.spark.processor_harness import by_value, finish, start
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)

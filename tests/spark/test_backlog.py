@@ -32,13 +32,11 @@ def mark() -> Iterator[str]:
     processes.end_all(name)
 
 
+@pytest.mark.case("P7")
 @pytest.mark.parametrize("confs", [[], [f"{settings.ARROW_BYTES}={2**31 - 1}"]], ids=["default", "switched off"])
-def test_p7_payloads_beyond_the_jvms_direct_memory_go_through(
-    tmp_path: pathlib.Path, mark: str, confs: list[str]
-) -> None:
-    job = pathlib.Path(__file__).with_name("backlog_job.py")
+def test_payloads_beyond_the_jvms_direct_memory_go_through(tmp_path: pathlib.Path, mark: str, confs: list[str]) -> None:
     env = {**os.environ, processes.MARK: mark, "XDG_RUNTIME_DIR": str(tmp_path)}
-    line = [sys.executable, str(job), str(tmp_path / "q"), str(ROWS), *confs]
+    line = [sys.executable, "-m", "support.spark.backlog_job", str(tmp_path / "q"), str(ROWS), *confs]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -15,14 +15,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import by_value, finish
 from pyspark import InheritableThread
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import rows_of
 
 from fastchangelog.spark import grouped
 from fastchangelog.spark.failures import explain_error
+from support.spark.processor_harness import by_value, finish
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -110,7 +110,7 @@ def in_a_job_group(batch: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["aggregation", "processor"])
-def test_a_batch_may_be_used_from_any_thread_and_in_any_job_group(feed: Any, tmp_path: pathlib.Path, kind: str) -> None:
+def test_a_batch_may_be_used_from_any_thread_and_job_group(feed: Any, tmp_path: pathlib.Path, kind: str) -> None:
     serving = Serving()
     ways: list[Callable[[Any], list[Any]]] = [
         lambda batch: serving(batch.collect),
@@ -147,7 +147,7 @@ def refused(query: Any) -> str:
     return explain_error(error.value)
 
 
-def test_what_cannot_be_right_fails_and_the_query_goes_on_from_there(feed: Any, tmp_path: pathlib.Path) -> None:
+def test_a_batch_that_cannot_be_right_fails_the_query_goes_on(feed: Any, tmp_path: pathlib.Path) -> None:
     def rdd_in_a_thread(batch: Any) -> Any:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             return pool.submit(lambda: batch.rdd.map(tuple).collect()).result()

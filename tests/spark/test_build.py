@@ -12,10 +12,10 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
-from stream_harness import FORMAT, PROVIDER
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, settings
+from support.spark.stream_harness import FORMAT, PROVIDER
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -188,7 +188,8 @@ def test_keys_are_names_or_columns(df: Any, root: str) -> None:
     assert grouped(df, ["k", "g"], state=root).count().columns == ["k", "g", "count"]
 
 
-def test_n01_no_state_shows_both_ways(df: Any, conf: Any, root: str) -> None:
+@pytest.mark.case("N-01")
+def test_no_state_shows_both_ways(df: Any, conf: Any, root: str) -> None:
     with pytest.raises(fc.InvalidArgumentError) as error:
         grouped(df, "k")
     assert "state=" in str(error.value)
@@ -250,8 +251,9 @@ def test_a_users_tuning_is_not_overridden(stream: Any, spark: Any, conf: Any, ro
     assert spark.conf.get(key) == other
 
 
+@pytest.mark.case("P7")
 @pytest.mark.parametrize("key", [settings.ARROW_BYTES, settings.ARROW_ROWS])
-def test_p7_sparks_bounds_of_arrow_batches_stay_as_they_are(
+def test_sparks_bounds_of_arrow_batches_stay_as_they_are(
     stream: Any, spark: Any, conf: Any, root: str, key: str
 ) -> None:
     conf(key, None)
@@ -269,7 +271,7 @@ def test_a_batch_frame_needs_no_settings_and_sets_none(spark: Any, conf: Any, ro
     assert (spark.conf.get(PROVIDER), spark.conf.get(FORMAT)) == (state_store, "1")
 
 
-def test_in_local_mode_workers_run_this_interpreter_unless_another_is_asked_for(
+def test_in_local_mode_workers_run_this_interpreter(
     df: Any, spark: Any, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = spark.sparkContext

@@ -9,25 +9,21 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
-from notes import changed
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.spark import grouped
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "stores"))
-
-from fault_proxy import FaultProxy
-from faults import PUT
-from places import S3Place, s3_admin
-from servers import s3_server
+from support.notes import changed
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import PUT
+from support.stores.places import S3Place, s3_admin
+from support.stores.servers import s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 

@@ -13,10 +13,10 @@ import sys
 from typing import Any
 
 import pytest
-import quick_spark
-from metrics_endpoint import free_port
 
 from fastchangelog.spark import versions
+from support.metrics_endpoint import free_port
+from support.spark import quick_spark
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard")
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
@@ -41,14 +41,13 @@ if os.environ.get("WITHOUT_FASTCHANGELOG"):
 
 def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
     """What the job prints."""
-    job = pathlib.Path(__file__).with_name("connect_job.py")
     env = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE")}
     folder.mkdir(exist_ok=True)
     # PySpark's warning about functions that users have not written.
     warned = "error:Cannot infer the eval type:UserWarning"
     env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": warned}
     env |= {"CONNECT_PORT": str(free_port()), **environ}
-    line = [sys.executable, str(job), str(folder), *parts]
+    line = [sys.executable, "-m", "support.spark.connect_job", str(folder), *parts]
     done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=580, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

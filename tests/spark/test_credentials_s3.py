@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from processor_harness import by_value
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import end_state_server, needs_readable_checkpoints, needs_rows, rows_of, run
 
 from fastchangelog.spark import grouped, read_state, redaction
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "stores"))
-
-from fault_proxy import FaultProxy
-from faults import PUT, Refuse, Request
-from places import SECRET, S3Place, s3_admin
-from servers import s3_server
+from support.spark.processor_harness import by_value
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, needs_rows, rows_of, run
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import PUT, Refuse, Request
+from support.stores.places import SECRET, S3Place, s3_admin
+from support.stores.servers import s3_server
 
 by_value(__name__)
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -132,9 +128,7 @@ def test_states_are_read_with_the_credentials_of_the_moment(
     end_state_server(spark)
 
 
-def test_storage_options_among_the_sessions_settings_are_redacted(
-    spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path
-) -> None:
+def test_storage_options_among_settings_are_redacted(spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path) -> None:
     conf(redaction.OF_SESSION, None)
     conf("spark.fastchangelog.storage.azure_storage_account_key", "b3Blbi1zZXNhbWU=")
     source = feed(SCHEMA, [("a", 1)])

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, by_value
-from stream_harness import needs_rows, rows_of
 
 from fastchangelog.spark.settings import REQUIRED
+from support.spark.processor_harness import NO_DATA_BATCHES, by_value
+from support.spark.stream_harness import needs_rows, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

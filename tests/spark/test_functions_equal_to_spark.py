@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import Feed, run
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, versions
+from support.spark.stream_harness import Feed, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

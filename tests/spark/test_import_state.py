@@ -1,42 +1,40 @@
 """A query of Spark's own, stopped after some batches, goes on here: later batches are those of Spark's query going on.
 
 Owns: what `import_state` and `initial_state` bring along, for aggregates and for processors, and what they refuse.
-Does not own: the functions themselves (`test_functions_equal_to_spark`), initial states that user code reads
-(`test_processor_plan`), the command (`test_migrate`).
+Not: functions (`test_functions_equal_to_spark`), initial states of user code (`test_processor_plan`), `test_migrate`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import decimal
 import functools
 import math
 import pathlib
 import random
 from collections.abc import Callable, Iterator
+from decimal import Decimal as D
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, finish, start
-from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, ScriptByClock, ScriptInPandas, script
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import FORMAT, PROVIDER, needs_readable_checkpoints, rows_of
-from test_processor_states import BASE, STATES
 
 import fastchangelog as fc
 from fastchangelog import functions as ff
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 from fastchangelog.spark import grouped, import_state
 from fastchangelog.spark.settings import REQUIRED
+from support.spark import processors
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, start
+from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, STATES, Script, ScriptInPandas, script
+from support.spark.stream_harness import FORMAT, PROVIDER, needs_readable_checkpoints, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_readable_checkpoints]
-by_value("processors")
+by_value("support.spark.processors")
 by_value(__name__)
 
-D = decimal.Decimal
 SCHEMA = (
     "k int, t string, i int, l bigint, d double, f float, p decimal(7,2), q decimal(20,5), w decimal(11,3), "
     "b boolean, s string, iv interval day to second, a array<int>"
@@ -348,8 +346,10 @@ def test_several_keys_of_a_processor(feed: Any, spark: Any, tmp_path: pathlib.Pa
 def test_timers_and_ttls_go_on(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     """Timers that were due when Spark's query had stopped fire in the first batch; others are listed."""
     conf(NO_DATA_BATCHES, "false")
-    ops = (*VALUE, "append", "read", "soon", "some day", "how many")
-    said = moved_job(feed, spark, tmp_path, Job(ScriptByClock, SCRIPT_OUTPUT, time_mode="ProcessingTime"), ops, 13)
+    ops = (*processors.VALUE, "append", "read", "soon", "some day", "how many")
+    said = moved_job(
+        feed, spark, tmp_path, Job(processors.ScriptByClock, SCRIPT_OUTPUT, time_mode="ProcessingTime"), ops, 13
+    )
     assert any("fired" in r.said for r in said)
     assert any(r.said not in ("0", "None") and r.said.isdigit() for r in said), "timers of some day are listed"
 

@@ -12,14 +12,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from kill_points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, WORKER_POINTS
-from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
-from waiting import pause
+
+from support.kills.points import BACKGROUND_POINTS, RESTORE_POINTS, SERVER_POINTS, WORKER_POINTS
+from support.kills.steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
+from support.waiting import pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900)]
 
 
-def test_p3_p8_workers_and_state_servers_killed_at_every_step(start: Start, seed: int) -> None:
+@pytest.mark.case("P3", "P8")
+def test_workers_and_state_servers_killed_at_every_step(start: Start, seed: int) -> None:
     run = start()
     warm(run)
     for point in some(WORKER_POINTS + SERVER_POINTS, seed, 7):
@@ -32,7 +34,8 @@ def test_p3_p8_workers_and_state_servers_killed_at_every_step(start: Start, seed
     finish(run)
 
 
-def test_p1_the_driver_killed_at_every_step_then_idle_shards_and_an_older_timeline(start: Start, seed: int) -> None:
+@pytest.mark.case("P1")
+def test_the_driver_is_killed_at_every_step(start: Start, seed: int) -> None:
     """First after the state's commit: that state must not come back, also not for a shard that was idle meanwhile.
     At the end the commits of three batches are deleted by hand: Spark runs them again, from the state before, and
     nothing of it is on the local disk any more."""
@@ -46,18 +49,19 @@ def test_p1_the_driver_killed_at_every_step_then_idle_shards_and_an_older_timeli
     warm(run, 3)
     last = run.feed()
     run.answered(last)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
     run.forget_local()
-    run.roll_back(last - 2)
+    run.answers.roll_back(last - 2)
     run.start()
     for number in (last - 2, last - 1, last):
         run.answered(number)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
-def test_p3_two_executors_are_sticky_and_killed_at_every_step(start: Start, seed: int) -> None:
+@pytest.mark.case("P3")
+def test_two_executors_are_sticky_and_killed_at_every_step(start: Start, seed: int) -> None:
     run = start(master="local-cluster[2,1,1024]", options=MATERIALIZE_OFTEN)
     warm(run, 8)
     assert len(run.living("state server")) == 2, "one server for each executor"
@@ -71,7 +75,8 @@ def test_p3_two_executors_are_sticky_and_killed_at_every_step(start: Start, seed
     finish(run)
 
 
-def test_e01_e03_p3_p6_the_state_server_killed_in_the_background_and_at_random_moments(start: Start, seed: int) -> None:
+@pytest.mark.case("E-01", "E-03", "P3", "P6")
+def test_the_state_server_is_killed_at_random_moments(start: Start, seed: int) -> None:
     """During materialization, during a restore, and whenever."""
     run = start(options=MATERIALIZE_OFTEN)
     warm(run)
@@ -80,23 +85,24 @@ def test_e01_e03_p3_p6_the_state_server_killed_in_the_background_and_at_random_m
     for point in RESTORE_POINTS:
         warm(run, 3)  # so that there is a snapshot to restore from
         run.kill("state server")
-        run.forget_state_server()
+        run.wipe()
         strike(run, "state server", point)
     for _ in range(12):
         number = run.feed()
-        victim = run.choose(["worker", "state server", "local disk"])
-        pause(run.random_moment(1.0))
+        victim = run.chance.choice(["worker", "state server", "local disk"])
+        pause(run.chance.uniform(0, 1))
         print(f"{victim} in batch {number}")
         if victim == "local disk":
             run.kill("state server")
-            run.forget_state_server()
+            run.wipe()
         else:
             run.kill(victim)
         run.answered(number)
     finish(run)
 
 
-def test_p2_faults_of_the_store(start: Start) -> None:
+@pytest.mark.case("P2")
+def test_faults_of_the_store(start: Start) -> None:
     """An error once, an error that no retry mends, a slow answer; `after-put`: the object is there, the answer lost."""
     run = start(options={"retry_delay": "10ms"})
     warm(run)
@@ -106,7 +112,7 @@ def test_p2_faults_of_the_store(start: Start) -> None:
             run.arm(point, action)
             if point == "store.before-get":  # nothing is read while all is live
                 run.kill("state server")
-                run.forget_state_server()
+                run.wipe()
             number = run.feed()
             assert run.reached(point, number)
             run.answered(number)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import FORMAT, PROVIDER, end_state_server, reads_checkpoints, rows_of, run
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, metrics, settings
 from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 from fastchangelog.spark.failures import explain_error
+from support.spark.stream_harness import FORMAT, PROVIDER, end_state_server, reads_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -51,9 +51,8 @@ def test_a_restart_goes_on_where_it_ended(feed: Any, tmp_path: pathlib.Path) -> 
     assert got == expected(BATCHES)
 
 
-def test_e02_a_restart_without_anything_local_restores_from_the_store(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+@pytest.mark.case("E-02")
+def test_a_restart_with_an_empty_disk_restores_from_the_store(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     source, got = feed(SCHEMA), {}
     for rows in BATCHES:
         source.add(rows)
@@ -66,9 +65,7 @@ def test_e02_a_restart_without_anything_local_restores_from_the_store(
     assert sum(restored) > 0
 
 
-def test_another_number_of_partitions_after_a_restart_changes_nothing(
-    feed: Any, conf: Any, tmp_path: pathlib.Path
-) -> None:
+def test_other_partitions_after_a_restart_change_nothing(feed: Any, conf: Any, tmp_path: pathlib.Path) -> None:
     rows = [[(f"key{i}", i) for i in range(60)] for _ in range(3)]
     source, got = feed(SCHEMA), {}
     for partitions, batch in zip(("2", "5", "1"), rows, strict=True):
@@ -132,7 +129,8 @@ def test_several_queries_share_a_session_and_a_root(feed: Any, tmp_path: pathlib
     assert len(folders) >= 2, "one folder per query id under the root"
 
 
-def test_n06_one_operator_feeds_another(feed: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.case("N-06")
+def test_one_operator_feeds_another(feed: Any, tmp_path: pathlib.Path) -> None:
     changes = build(feed(SCHEMA, *BATCHES), tmp_path)
     size = F.when(F.col("n") > 1, "many").otherwise("one").alias("size")
     frame = grouped(changes, size, state=str(tmp_path / "state"), name="second").agg(F.count("*").alias("changes"))
@@ -191,9 +189,7 @@ def test_a_checkpoint_with_other_settings_is_refused_in_the_task(
 
 
 @pytest.mark.skipif(reads_checkpoints, reason="this Spark reads the state of its checkpoints")
-def test_a_checkpoint_that_spark_4_0_cannot_read_is_refused_by_name(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_checkpoint_beyond_spark_4_0_is_refused_by_name(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     run(build(feed(SCHEMA, *BATCHES), tmp_path), tmp_path / "ckpt")
     with pytest.raises(fc.InvalidArgumentError, match=r"Spark 4\.0\.\d+ cannot read .* need Spark 4\.1 or newer"):
         SparkCheckpoints(lambda: spark).handles(str(tmp_path / "ckpt"))

@@ -14,20 +14,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, by_value, finish, start
-from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
 from pyspark.sql import functions as F
-from stream_harness import FORMAT, needs_readable_checkpoints
-from test_processor_states import BASE, STATES
 
 from fastchangelog import InvalidArgumentError, cli
 from fastchangelog.spark import grouped, internals
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint
 from fastchangelog.spark.reading.migration import describe
 from fastchangelog.spark.settings import REQUIRED
+from support.spark.processor_harness import NO_DATA_BATCHES, by_value, finish, start
+from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, STATES, Script, script
+from support.spark.stream_harness import FORMAT, needs_readable_checkpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
-by_value("processors")
+by_value("support.spark.processors")
 
 
 def test_aggregates(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, rows_of, run
 
 from fastchangelog.spark import grouped
 from fastchangelog.spark.failures import explain_error
+from support.spark.stream_harness import end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -84,9 +84,7 @@ def test_a_lost_state_names_the_missing_object(feed: Any, spark: Any, tmp_path: 
     assert rows_of(ran.batches[1]) == rows_of([("a", 11), ("b", 22), (None, 33)]), "put back, it goes on"
 
 
-def test_a_copied_checkpoint_with_another_query_id_is_told_that_the_ids_differ(
-    feed: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_copied_checkpoint_is_told_that_query_ids_differ(feed: Any, tmp_path: pathlib.Path) -> None:
     source = feed(SCHEMA, FIRST)
     run(build(source, tmp_path), tmp_path / "ckpt")
     old = json.loads((tmp_path / "ckpt" / "metadata").read_text())["id"]
@@ -122,7 +120,7 @@ def test_a_damaged_object_is_named_with_the_offset(feed: Any, spark: Any, tmp_pa
     assert re.search(r"at byte \d+", message), message
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_the_query(feed: Any, tmp_path: pathlib.Path) -> None:
+def test_an_unwritable_folder_is_found_before_the_query(feed: Any, tmp_path: pathlib.Path) -> None:
     (tmp_path / "state").write_text("a file where the folder should be")
     with pytest.raises(Exception, match="state") as error:
         build(feed(SCHEMA, FIRST), tmp_path)

@@ -14,10 +14,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import Job, by_value, sides
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import rows_of
+
+from support.spark.processor_harness import Job, by_value, sides
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import Job, by_value, compare, sides
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
+
+from support.spark.processor_harness import Job, by_value, compare, sides
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)
@@ -186,7 +187,7 @@ def test_an_initial_state_of_ours_grouped_by_ours(feed: Any, spark: Any, tmp_pat
     job = Job(Started, OUTPUT, initial=lambda: spark.createDataFrame([("a", 5), ("q", 7)], "k string, start int"))
     ours, sparks = sides(spark, tmp_path, job)
     source = feed(SCHEMA, *BATCHES)
-    from processor_harness import finish, start
+    from support.spark.processor_harness import finish, start
 
     finish(start(job.build(source.stream(), ours.group, ours_initial=True), ours.checkpoint, ours.answers.rows))
     sparks.run(job, source.stream())

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processor_harness import Job, by_value, check, compare, halves, sides
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog.spark import grouped
+from support.spark.processor_harness import Job, by_value, check, compare, halves, sides
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)
@@ -125,9 +125,7 @@ def test_rows_older_than_the_watermark_have_sparks_condition(feed: Any, spark: A
             side.run(job(processor=Stamps), source.stream())
 
 
-def test_a_column_that_is_not_there_and_no_watermark_have_sparks_conditions(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_missing_column_or_watermark_has_sparks_condition(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     source = feed(SCHEMA, *BATCHES)
     for side in sides(spark, tmp_path):
         with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN"):

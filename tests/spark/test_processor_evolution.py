@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, check, sides
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import STORE
+
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, check, sides
+from support.spark.stream_harness import STORE
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)

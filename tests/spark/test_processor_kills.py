@@ -1,7 +1,7 @@
 """Stateful processors in real Spark: kill -9 at every step, in user code too, and exceptions of user code.
 
-One processor has each kind of state, and timers by event time (`kill_ledger`). Whatever happens, every batch's answer
-is that of a plain model. A failure prints the seed; FASTCHANGELOG_SEED replays.
+One processor has each kind of state, and timers by event time (`support.kills.ledger`). Whatever happens, every batch's
+answer is that of a plain model. A failure prints the seed; FASTCHANGELOG_SEED replays.
 
 What is killed takes seconds to come back, so of the points each run tries some, chosen by the seed;
 FASTCHANGELOG_KILLS=all tries every one.
@@ -15,16 +15,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kill_kinds import BATCHES_OF_FILES, CLOCKED, PROCESSOR
-from kill_ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
-from kill_points import INITIAL_POINT, PROCESSOR_POINTS, SERVER_POINTS, SINK_POINTS, SPILL_POINTS, USER_POINTS
-from kill_steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
-from processor_harness import Job, by_value, sides
-from processor_harness import finish as end
-from processor_harness import start as start_query
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
-from stream_harness import needs_rows, rows_of
+
+from support.kills.kinds import BATCHES_OF_FILES, CLOCKED, PROCESSOR
+from support.kills.ledger import DELAY_SECONDS, OUTPUT, Ledger, LedgerModel
+from support.kills.points import INITIAL_POINT, PROCESSOR_POINTS, SERVER_POINTS, SINK_POINTS, SPILL_POINTS, USER_POINTS
+from support.kills.steps import MATERIALIZE_OFTEN, Start, finish, some, strike, warm
+from support.spark.processor_harness import Job, by_value, sides
+from support.spark.processor_harness import finish as end
+from support.spark.processor_harness import start as start_query
+from support.spark.stream_harness import needs_rows, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(900), needs_rows]
 by_value(__name__)
@@ -59,11 +60,11 @@ def test_the_jvm_and_state_servers_killed_while_sessions_spill(start: Start, see
     points = [*USER_POINTS, *some([*others, *SPILL_POINTS, *SINK_POINTS], seed, 1)]
     for victim, point in zip(itertools.cycle(["machine", "driver"]), points):
         strike(run, victim, point)
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
-def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: Start, seed: int) -> None:
+def test_an_initial_state_and_batches_by_the_clock(start: Start, seed: int) -> None:
     """A processor of frames with states that end: a batch that runs again has the time at which it was planned."""
     run = start(kind=CLOCKED)
     kills = [("worker", INITIAL_POINT), ("state server", "session.before-persist"), ("driver", "operator.stored")]
@@ -73,7 +74,8 @@ def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: S
     for victim, point in kills:
         assert run.reached(point, number)
         if victim == "driver":
-            run.kill_driver()
+            run.kill_everything()
+            run.start()
         else:
             assert run.kill(victim), f"no {victim} to kill at {point}"
         run.release(point)
@@ -85,7 +87,7 @@ def test_the_first_batch_with_an_initial_state_and_batches_by_the_clock(start: S
         strike(run, "state server", point)
     assert run.starts == 2, "Spark repaired it by itself"
     strike(run, "driver", "operator.committed")
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
@@ -96,7 +98,7 @@ def test_two_executors_with_a_state_server_each(start: Start) -> None:
     for shard, servers in run.homes().items():
         assert len(set(servers[2:])) == 1, f"shard {shard} moved: {servers}"
     strike(run, "executor", "user.timer")
-    run.check_all()
+    run.answers.compare_all()
     run.stop()
 
 
@@ -124,7 +126,7 @@ class FaultyInTimers(Ledger):
             raise ZeroDivisionError("a mistake in handleExpiredTimer")
 
 
-def test_nothing_is_kept_of_a_batch_that_fails_and_the_mended_processor_goes_on(
+def test_nothing_is_kept_of_a_batch_that_fails(
     feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any, seed: int
 ) -> None:
     for name, value in BATCHES_OF_FILES.items():

@@ -13,18 +13,18 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import Job, by_value, compare, finish, sides, start
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import needs_readable_checkpoints, needs_rows, rows_of, skip_without_rows
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
 from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.stream import _check_version
+from support.spark.processor_harness import Job, by_value, compare, finish, sides, start
+from support.spark.stream_harness import needs_readable_checkpoints, needs_rows, rows_of, skip_without_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -357,7 +357,7 @@ class Parts(Total):
 
 
 @needs_readable_checkpoints
-def test_a_savepoint_of_shards_that_had_no_rows_since_the_states_changed(
+def test_a_savepoint_of_shards_without_rows_since_a_change(
     feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any
 ) -> None:
     """Each shard has the states of the program from the first batch on, in one order."""

@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import Job, by_value, compare
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
+
+from support.spark.processor_harness import Job, by_value, compare
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)

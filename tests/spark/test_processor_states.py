@@ -6,19 +6,19 @@ Owns: the comparison of calls. Does not own: types of values (`test_processor_ty
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
-import os
 import pathlib
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, compare
-from processors import (
-    LIST,
-    MAP,
+
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, compare
+from support.spark.processors import (
+    BASE,
     SCRIPT_OUTPUT,
     SCRIPT_SCHEMA,
+    SEED,
+    STATES,
     TIMERS,
     VALUE,
     Script,
@@ -26,18 +26,15 @@ from processors import (
     ScriptInPandas,
     script,
 )
-from stream_harness import has_rows
+from support.spark.stream_harness import has_rows
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not has_rows, reason="Spark 4.0 cannot store a list with a null among its numbers"),
 ]
-by_value("processors")
+by_value("support.spark.processors")
 
-SEED = int(os.environ.get("FASTCHANGELOG_SEED", "16"))
-BASE = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
-STATES = (*VALUE, *LIST, *MAP)
 APIS = {"row": Script, "pandas": ScriptInPandas}
 
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, compare
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import needs_rows
+
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, compare
+from support.spark.stream_harness import needs_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)

@@ -15,14 +15,15 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-import kill_clock
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, check, compare, sides, start
-from processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, script
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import has_rows, rows_of
-from waiting import until
+
+from support.kills import clock
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, check, compare, sides, start
+from support.spark.processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, script
+from support.spark.stream_harness import has_rows, rows_of
+from support.waiting import until
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,8 +31,8 @@ pytestmark = [
     pytest.mark.skipif(not has_rows, reason="Spark 4.0 cannot store a list with a null among its numbers"),
 ]
 by_value(__name__)
-by_value("kill_clock")
-by_value("processors")
+by_value("support.kills.clock")
+by_value("support.spark.processors")
 
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "16"))
 BASE = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
@@ -73,14 +74,14 @@ def test_ttls_that_change_at_a_restart(feed: Any, spark: Any, tmp_path: pathlib.
 def test_what_the_kill_tests_expect(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     """Their processor of frames: an initial state, timers by the clock and TTLs, with restarts."""
     conf(NO_DATA_BATCHES, "false")
-    model = kill_clock.ClockModel(SEED)
+    model = clock.ClockModel(SEED)
     batches = [model.batch(15, 40) for _ in range(3)]
     job = Job(
-        kill_clock.Clocked,
-        kill_clock.OUTPUT,
+        clock.Clocked,
+        clock.OUTPUT,
         api="pandas",
         time_mode="ProcessingTime",
-        initial=lambda: spark.createDataFrame(kill_clock.INITIAL, kill_clock.INITIAL_SCHEMA),
+        initial=lambda: spark.createDataFrame(clock.INITIAL, clock.INITIAL_SCHEMA),
     )
     answered = compare(feed, spark, tmp_path, job, "k string, v bigint", batches, restart=True)
     assert {n: rows_of(rows) for n, rows in answered.rows.items()} == {

@@ -17,11 +17,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import Job, by_value, compare
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from test_equal_to_spark import VALUES
+
+from support.spark.processor_harness import Job, by_value, compare
+from support.spark.values import VALUES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)

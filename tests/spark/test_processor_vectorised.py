@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from processor_harness import by_value, finish, sides, start
 from pyspark.sql import Row
 from pyspark.sql import functions as F
-from stream_harness import rows_of, skip_without_rows
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.processor_harness import by_value, finish, sides, start
+from support.spark.stream_harness import rows_of, skip_without_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 by_value(__name__)

@@ -14,21 +14,20 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
-from processors import SCRIPT_OUTPUT, SCRIPT_SCHEMA, Script, script
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from stream_harness import needs_readable_checkpoints, rows_of, run
-from test_processor_states import BASE, SEED
 
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
+from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, SEED, Script, script
+from support.spark.stream_harness import needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_readable_checkpoints]
-by_value("processors")
+by_value("support.spark.processors")
 by_value(__name__)
 
 PLAIN = ("put", "put", "clear", "append", "extend", "replace", "empty list", "set", "set", "remove", "empty map")
@@ -50,9 +49,7 @@ def seen(frame: Any) -> tuple[str, list[Any]]:
     return frame.schema.simpleString(), rows_of(frame.collect())
 
 
-def test_all_kinds_of_states_and_timers_are_what_sparks_reader_gives(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_all_states_and_timers_are_those_of_sparks_reader(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(Script, SCRIPT_OUTPUT, time_mode="EventTime", watermark=("ts", "10 seconds"))
     ours, sparks = sides(spark, tmp_path, job)
     source = feed(SCRIPT_SCHEMA, *script(SEED + 40, 3, 60, (*PLAIN, *TIMERS), BASE))
@@ -107,9 +104,7 @@ class Typed(StatefulProcessor):
         """Nothing to end."""
 
 
-def test_types_null_and_composite_keys_and_the_only_state_without_its_name(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_types_null_keys_composite_keys_and_a_state_by_default(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(Typed, "k string", keys=("k", "w", "at"))
     ours, sparks = sides(spark, tmp_path, job)
     at = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)

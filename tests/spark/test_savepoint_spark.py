@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 
@@ -63,8 +63,9 @@ def old(spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path) -> dict[str, A
     return {"source": source, "state": state, "checkpoint": checkpoint}
 
 
+@pytest.mark.case("E-05", "E-09")
 @pytest.mark.parametrize("format", ["canonical", "native"])
-def test_e05_e09_a_query_goes_on_from_a_savepoint_with_other_partitions(
+def test_a_query_goes_on_from_a_savepoint_with_other_partitions(
     spark: Any, feed: Any, conf: Any, old: Any, tmp_path: pathlib.Path, capsys: Any, format: str
 ) -> None:
     taken = tmp_path / "savepoint"
@@ -104,7 +105,7 @@ def test_e05_e09_a_query_goes_on_from_a_savepoint_with_other_partitions(
         end_state_server(spark)
 
 
-def test_a_switched_ansi_mode_is_refused_by_name_and_a_savepoint_carries_the_state_over(
+def test_a_switched_ansi_mode_needs_a_savepoint(
     spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     conf(PARTITIONS, "1")
@@ -143,7 +144,7 @@ def test_shards_without_rows_take_their_part_in_the_first_batch(
     end_state_server(spark)
 
 
-def test_a_savepoint_for_other_partitions_says_what_to_type_and_refuses_what_cannot_be(
+def test_a_savepoint_for_other_partitions_says_what_to_type(
     spark: Any, feed: Any, conf: Any, old: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     end_state_server(spark)

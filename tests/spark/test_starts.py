@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from stream_harness import rows_of, run
 
 from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
+from support.spark.stream_harness import rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -73,15 +73,13 @@ def test_append_is_refused_by_any_sink(feed: Any, tmp_path: pathlib.Path, sink: 
     assert "append mode" in refused(frame.writeStream.format(sink).outputMode("append"), tmp_path)
 
 
-def test_append_is_refused_after_further_steps_and_through_a_view(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_append_is_refused_after_further_steps_and_by_views(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     build(feed(SCHEMA, *BATCHES), tmp_path).withColumn("n", F.col("n") + 1).createOrReplaceTempView("totals")
     frame = spark.sql("with t as (select * from totals where s > 0) select k, n * 2 as twice from t")
     assert "append mode" in refused(frame.writeStream.format("noop"), tmp_path)
 
 
-def test_append_is_refused_in_foreach_batch_and_update_goes_on_from_there(feed: Any, tmp_path: pathlib.Path) -> None:
+def test_append_is_refused_in_foreach_batch_and_update_goes_on(feed: Any, tmp_path: pathlib.Path) -> None:
     source, got = feed(SCHEMA, *BATCHES), []
     writer = build(source, tmp_path).writeStream.foreachBatch(lambda d, n: got.append((n, d.collect())))
     assert "append mode" in refused(writer, tmp_path)
@@ -140,7 +138,7 @@ def test_one_operator_twice_through_a_common_table_is_refused(feed: Any, spark: 
     assert "2 times" in refused(frame.writeStream.format("noop").outputMode("update"), tmp_path)
 
 
-def test_two_operators_of_one_name_are_refused_and_of_two_names_run(feed: Any, tmp_path: pathlib.Path) -> None:
+def test_two_operators_need_two_names(feed: Any, tmp_path: pathlib.Path) -> None:
     one, two = feed(SCHEMA, *BATCHES, name="one"), feed(SCHEMA, *BATCHES, name="two")
     with pytest.raises(AnalysisException, match=r"fastchangelog\.default") as error:
         build(one, tmp_path).unionByName(build(two, tmp_path))

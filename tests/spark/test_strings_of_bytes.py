@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import cli
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -120,7 +120,7 @@ def test_values_are_ordered_as_bytes(feed: Any, tmp_path: pathlib.Path, kind: st
 
 
 @needs_readable_checkpoints
-def test_they_survive_a_restart_a_savepoint_other_partitions_and_an_export(
+def test_they_survive_restarts_savepoints_and_exports(
     spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     schema = "a binary, b binary, v binary, o int"

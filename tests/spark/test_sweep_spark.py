@@ -12,9 +12,7 @@ import sys
 from typing import Any
 
 import pytest
-from notes import changed
 from pyspark.sql import functions as F
-from stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 from fastchangelog import _internal, cli
 from fastchangelog.errors import StateNotFoundError, StoreError
@@ -22,6 +20,8 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
 from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+from support.notes import changed
+from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
 
@@ -107,9 +107,8 @@ def finished(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> Any:
     return source
 
 
-def test_p6_after_a_sweep_the_query_goes_on_and_an_old_batch_restores(
-    finished: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+@pytest.mark.case("P6")
+def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
     age(state)
     before = objects(state)
@@ -222,7 +221,8 @@ def remove_versions(checkpoint: pathlib.Path, *versions: int) -> None:
             path.unlink()
 
 
-def test_p6_how_many_batches_the_sweeping_session_retains_decides_nothing(
+@pytest.mark.case("P6")
+def test_batches_that_the_sweeping_session_retains_do_not_count(
     feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path
 ) -> None:
     """Neither setting is in a checkpoint; the query retains more, and a file of an old batch cannot be read today."""
@@ -254,7 +254,7 @@ def test_batches_whose_state_spark_has_removed_are_not_counted(
     assert "batch 5" in str(report.kept_because)
 
 
-def test_a_folder_that_is_not_mounted_is_no_proof_that_a_checkpoint_is_gone(spark: Any, tmp_path: pathlib.Path) -> None:
+def test_an_unmounted_folder_is_no_proof_of_a_lost_checkpoint(spark: Any, tmp_path: pathlib.Path) -> None:
     checkpoints = SparkCheckpoints(lambda: spark)
     (tmp_path / "other").write_text("a file beside it")
     assert checkpoints.query_id(str(tmp_path / "ckpt")) is None

@@ -18,15 +18,26 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from processor_harness import NO_DATA_BATCHES, Job, by_value, sides
-from processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, ScriptByClock, ScriptInPandas, script
 from pyspark.sql import Row
-from stream_harness import rows_of
+
+from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, sides
+from support.spark.processors import (
+    LIST,
+    MAP,
+    SCRIPT_OUTPUT,
+    SCRIPT_SCHEMA,
+    VALUE,
+    Script,
+    ScriptByClock,
+    ScriptInPandas,
+    script,
+)
+from support.spark.stream_harness import rows_of
 
 tws_tester = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark 4.2 is the first with TwsTester")
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-by_value("processors")
+by_value("support.spark.processors")
 
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 COLUMNS = [column.split()[0] for column in SCRIPT_SCHEMA.split(", ")]

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from stream_harness import rows_of, run
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.stream_harness import rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -97,9 +97,7 @@ def test_a_key_that_keeps_the_watermark_is_refused(feed: Any, tmp_path: pathlib.
         assert "count" in build().columns
 
 
-def test_on_a_batch_frame_a_watermark_has_no_effect_and_is_accepted(
-    feed: Any, spark: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_watermark_on_a_batch_frame_has_no_effect(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     source = feed(SCHEMA, *BATCHES)
     marked = source.stream().withWatermark("ts", "5 seconds")
     batch = spark.createDataFrame([row for rows in BATCHES for row in rows], marked.schema)

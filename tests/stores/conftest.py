@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-from fault_proxy import FaultProxy
-from places import AzurePlace, S3Place, s3_admin
-from servers import Unavailable, azure_server, s3_server
+from support.stores.fault_proxy import FaultProxy
+from support.stores.places import AzurePlace, S3Place, s3_admin
+from support.stores.servers import Unavailable, azure_server, s3_server
 
 
 def _isolated_environment(environment: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,6 @@ import logging
 import pickle
 
 import pytest
-from faults import DELETE, GET, PUT, Cut, First, Flip, Refuse, Request, ResetAfter, ResetBefore
-from logs import BOUND, append, expected, open_log, random_values, read_log, refused, write_and_read, write_log
-from places import AZURE_ACCOUNT, AZURE_KEY, AzurePlace
-from waiting import until
 
 from fastchangelog.errors import (
     CorruptDataError,
@@ -24,6 +20,20 @@ from fastchangelog.errors import (
     StateNotFoundError,
     StoreError,
 )
+from support.stores.faults import DELETE, GET, PUT, Cut, First, Flip, Refuse, Request, ResetAfter, ResetBefore
+from support.stores.logs import (
+    BOUND,
+    append,
+    expected,
+    open_log,
+    random_values,
+    read_log,
+    refused,
+    write_and_read,
+    write_log,
+)
+from support.stores.places import AZURE_ACCOUNT, AZURE_KEY, AzurePlace
+from support.waiting import until
 
 VALUES = random_values(50, 1000)
 WRONG_KEY = base64.b64encode(b"sesame-open" * 6).decode()
@@ -76,7 +86,7 @@ def test_the_emulator_needs_no_options_but_its_name(container: AzurePlace, monke
         write_and_read(storage, VALUES)
 
 
-def test_a_key_that_is_given_wins_over_a_token_of_the_environment(
+def test_a_given_key_wins_over_a_token_of_the_environment(
     container: AzurePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AZURE_STORAGE_TOKEN", "token-of-the-environment")
@@ -110,7 +120,7 @@ def test_two_hundred_small_writers_share_one_put(container: AzurePlace) -> None:
     [Refuse(503, "ServerBusy", "busy"), Refuse(500, "InternalError", "sorry"), ResetBefore(), ResetAfter()],
     ids=["503", "500", "lost-request", "lost-answer"],
 )
-def test_a_write_that_goes_wrong_and_then_right_leaves_one_object(
+def test_a_write_that_is_repeated_leaves_one_object(
     container: AzurePlace, fault: Refuse | ResetBefore | ResetAfter
 ) -> None:
     container.proxy.script(fault, on=PUT)

@@ -13,13 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from faults import DELETE, GET, LIST, MULTIPART, PUT, First, Refuse, Request
-from logs import BOUND, append, expected, open_log, random_values, read_log, refused, write_and_read, write_log
-from places import KEY_ID, REGION, SECRET, S3Place
-from waiting import until
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.options import gather_storage_options
+from support.stores.faults import DELETE, GET, LIST, MULTIPART, PUT, First, Refuse, Request
+from support.stores.logs import (
+    BOUND,
+    append,
+    expected,
+    open_log,
+    random_values,
+    read_log,
+    refused,
+    write_and_read,
+    write_log,
+)
+from support.stores.places import KEY_ID, REGION, SECRET, S3Place
+from support.waiting import until
 
 SMALL = [b"one", b"", b"three" * 100, bytes(range(256))]
 
@@ -31,7 +41,7 @@ def test_what_is_written_is_read_back(bucket: S3Place) -> None:
     assert bucket.names()[0].startswith("log/"), "below the folder of the URI"
 
 
-def test_another_process_reads_it_with_nothing_but_the_pickled_handle(bucket: S3Place) -> None:
+def test_another_process_reads_with_the_pickled_handle_alone(bucket: S3Place) -> None:
     with open_log(bucket) as storage:
         pickled = pickle.dumps(write_log(storage, SMALL))
     with open_log(bucket) as storage:
@@ -126,7 +136,7 @@ def test_settings_of_hadoops_s3a_are_understood(bucket: S3Place) -> None:
     assert {request.key_id for request in bucket.proxy.requests()} == {KEY_ID}
 
 
-def test_an_unknown_storage_option_is_refused_with_the_nearest_name(bucket: S3Place) -> None:
+def test_an_unknown_storage_option_names_the_nearest(bucket: S3Place) -> None:
     wrong = {**bucket.credentials, "aws_secret_acces_key": "sesame-open"}
     error = refused(None, InvalidArgumentError, uri=bucket.uri, storage_options=wrong)
     assert "secret_access_key" in str(error)
@@ -141,7 +151,7 @@ def test_a_missing_bucket_is_named(bucket: S3Place) -> None:
     assert bucket.proxy.counts()[PUT] <= 1, "asking again does not make it exist"
 
 
-def test_every_write_creates_and_carries_the_checksum_of_its_content(bucket: S3Place) -> None:
+def test_every_write_creates_and_carries_its_checksum(bucket: S3Place) -> None:
     with open_log(bucket) as storage:
         for _ in range(3):
             write_log(storage, SMALL)
@@ -170,7 +180,7 @@ def test_an_object_of_the_same_name_is_refused_and_stays(bucket: S3Place) -> Non
     assert bucket.read(name) == foreign
 
 
-def test_an_object_of_the_same_name_and_size_is_not_taken_for_ones_own(bucket: S3Place) -> None:
+def test_an_object_of_the_same_name_and_size_is_not_ours(bucket: S3Place) -> None:
     foreign = b""
 
     def intrude(request: Request) -> None:

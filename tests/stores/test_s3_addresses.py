@@ -12,13 +12,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from logs import expected, open_log, read_log, refused, write_log
-from places import S3Place
 
 import fastchangelog as fc
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.options import gather_storage_options
+from support.stores.logs import expected, open_log, read_log, refused, write_log
+from support.stores.places import S3Place
 
 S3A = "spark.hadoop.fs.s3a."
 VALUES = [b"one", b"two"]
@@ -57,7 +57,7 @@ def test_objects_go_to_the_bucket_that_the_uri_names(
 
 
 @pytest.mark.parametrize("style", [None, "false"])
-def test_an_endpoint_that_names_the_bucket_in_its_path_is_refused(
+def test_an_endpoint_with_the_bucket_in_its_path_is_refused(
     bucket: S3Place, monkeypatch: pytest.MonkeyPatch, style: str | None
 ) -> None:
     endpoint = f"{bucket.proxy.url}/{bucket.bucket}"
@@ -67,9 +67,7 @@ def test_an_endpoint_that_names_the_bucket_in_its_path_is_refused(
     assert bucket.names() == []
 
 
-def test_an_endpoint_that_may_name_the_bucket_in_its_host_is_refused(
-    bucket: S3Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_with_the_bucket_in_its_host_is_refused(bucket: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = f"http://{bucket.bucket}.localhost:{bucket.proxy.host.split(':')[1]}"
     for storage_options in ways(bucket, endpoint, None, monkeypatch):
         error = refused(bucket, InvalidArgumentError, storage_options=storage_options)
@@ -106,7 +104,7 @@ def value(uri: str, options: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_prefix_is_found_again_as_it_was_given_and_as_it_is_shown(
+def test_a_prefix_is_found_as_it_was_given_and_as_it_is_shown(
     bucket: S3Place, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = f"s3://{bucket.bucket}/{quote(prefix)}"

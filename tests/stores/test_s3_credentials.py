@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import GET, PUT, Answer, Refuse, Reply, Request
-from logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read, write_log
-from places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
-from servers import refusing_port, server_tls
 
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, PermissionDeniedError, RetryableError
 from fastchangelog.options import gather_storage_options
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import GET, PUT, Answer, Refuse, Reply, Request
+from support.stores.logs import ATTEMPTS, expected, open_log, read_log, refused, write_and_read, write_log
+from support.stores.places import KEY_ID, REGION, SECRET, SECRETS, TOKEN, S3Place, checked_credentials, s3_options
+from support.stores.servers import refusing_port, server_tls
 
 VALUES = [b"one", b"two"]
 
@@ -67,9 +67,7 @@ def test_a_session_token_is_sent_along(bucket: S3Place) -> None:
     assert signed_with(bucket) == {(KEY_ID, TOKEN)}
 
 
-def test_the_environments_session_token_belongs_to_the_environments_key(
-    bucket: S3Place, monkeypatch: Environment
-) -> None:
+def test_the_environments_token_belongs_to_its_key(bucket: S3Place, monkeypatch: Environment) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHEENVIRONMENT")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-environment")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-environment")
@@ -266,7 +264,7 @@ def test_a_credential_provider_is_asked_for_keys(bucket: S3Place) -> None:
     assert len(provider.calls) == 1, "keys without an end are kept"
 
 
-def test_a_credential_provider_is_asked_again_before_its_keys_end(bucket: S3Place) -> None:
+def test_a_provider_is_asked_again_before_its_keys_expire(bucket: S3Place) -> None:
     provider = Rotating(0)
     options = {**without_credentials(bucket), "credential_provider": provider}
     with open_log(bucket, storage_options=options) as storage:
@@ -277,7 +275,7 @@ def test_a_credential_provider_is_asked_again_before_its_keys_end(bucket: S3Plac
     assert set(used) <= set(provider.calls)
 
 
-def test_a_credential_provider_that_fails_is_the_cause_of_the_error(bucket: S3Place) -> None:
+def test_a_provider_that_fails_is_the_cause_of_the_error(bucket: S3Place) -> None:
     def broken() -> dict[str, Any]:
         raise RuntimeError("the vault is sealed")
 
@@ -287,7 +285,7 @@ def test_a_credential_provider_that_fails_is_the_cause_of_the_error(bucket: S3Pl
     assert bucket.proxy.counts() == {}
 
 
-def test_a_credential_provider_without_rights_is_not_asked_for_each_attempt(bucket: S3Place) -> None:
+def test_a_provider_without_rights_is_not_asked_each_time(bucket: S3Place) -> None:
     calls = []
 
     def refusing() -> dict[str, Any]:
@@ -441,7 +439,7 @@ def test_no_error_and_no_log_line_shows_a_credential(
 
 
 @pytest.mark.parametrize("status", [403, 503])
-def test_credentials_that_were_fetched_are_no_more_shown_than_given_ones(bucket: S3Place, status: int) -> None:
+def test_fetched_credentials_are_hidden_as_given_ones_are(bucket: S3Place, status: int) -> None:
     with FaultProxy(None) as machine:
         credentials = json.dumps(temporary()).encode()
         machine.always(Reply(lambda _: Answer(200, b"session")), on=PUT)

@@ -15,11 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import GET, PUT, Answer, Fault, Refuse, Reply, ResetBefore
-from logs import open_log, refused, write_and_read
-from places import KEY_ID, REGION, SECRET, TOKEN, S3Place
-from servers import refusing_port
 
 import fastchangelog as fc
 from fastchangelog import cli
@@ -29,6 +24,11 @@ from fastchangelog.errors import (
     PermissionDeniedError,
     RetryableError,
 )
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import GET, PUT, Answer, Fault, Refuse, Reply, ResetBefore
+from support.stores.logs import open_log, refused, write_and_read
+from support.stores.places import KEY_ID, REGION, SECRET, TOKEN, S3Place
+from support.stores.servers import refusing_port
 
 VALUES = [b"one", b"two"]
 BLANKS = ["\n", " ", "\r\n"]
@@ -70,7 +70,7 @@ def test_blanks_around_variables_and_profiles_are_taken_off(
 
 
 @pytest.mark.parametrize("blank", BLANKS)
-def test_blanks_around_what_a_provider_gives_are_taken_off_at_each_renewal(bucket: S3Place, blank: str) -> None:
+def test_blanks_around_credentials_are_removed_at_each_renewal(bucket: S3Place, blank: str) -> None:
     calls: list[int] = []
 
     def provider() -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_blanks_around_what_a_provider_gives_are_taken_off_at_each_renewal(bucke
 
 @pytest.mark.parametrize("name", ["access_key_id", "secret_access_key", "session_token", "region", "endpoint"])
 @pytest.mark.parametrize("middle", ["\n", "\x00", "\x7f"])
-def test_a_value_with_a_control_character_is_refused_by_its_options_name(
+def test_a_control_character_is_refused_by_its_options_name(
     bucket: S3Place, name: str, middle: str, monkeypatch: Environment
 ) -> None:
     good = {**bucket.credentials, "aws_session_token": TOKEN}
@@ -111,7 +111,7 @@ def test_a_value_with_a_control_character_is_refused_by_its_options_name(
     assert bucket.proxy.counts() == {}
 
 
-def test_a_letter_beyond_ascii_in_a_key_is_refused_by_the_options_name(bucket: S3Place) -> None:
+def test_a_letter_beyond_ascii_is_refused_by_its_options_name(bucket: S3Place) -> None:
     options = {**bucket.credentials, "aws_access_key_id": "ü" + KEY_ID}
     error = refused(bucket, InvalidArgumentError, storage_options=options)
     assert "aws_access_key_id" in str(error)
@@ -151,7 +151,7 @@ def test_variables_that_are_empty_set_nothing(bucket: S3Place, monkeypatch: Envi
         write_and_read(storage, VALUES)
 
 
-def test_storage_options_that_are_empty_set_nothing_but_half_a_key_is_named(bucket: S3Place) -> None:
+def test_empty_storage_options_set_nothing_half_a_key_is_named(bucket: S3Place) -> None:
     options = {**bucket.credentials, "session_token": "", "endpoint_url_s3": "", "aws_profile": " "}
     options.pop("endpoint_url_s3")
     with open_log(bucket, storage_options=options) as storage:
@@ -235,7 +235,7 @@ def test_a_secret_in_a_uri_is_refused_and_nowhere_repeated(
 
 
 @pytest.mark.parametrize("uri", SECRET_URIS)
-def test_a_secret_in_the_root_of_a_query_is_refused_before_it_is_kept(uri: str) -> None:
+def test_a_secret_in_the_root_of_a_query_is_refused_at_once(uri: str) -> None:
     settings = pytest.importorskip("fastchangelog.spark.settings")
     with pytest.raises(InvalidArgumentError) as caught:
         settings.check_root(uri)
@@ -284,7 +284,7 @@ def test_a_metadata_service_that_takes_its_time_is_waited_for(bucket: S3Place) -
             write_and_read(storage, VALUES)
 
 
-def test_a_metadata_service_that_always_fails_is_asked_within_bounds(bucket: S3Place) -> None:
+def test_a_failing_metadata_service_is_asked_within_bounds(bucket: S3Place) -> None:
     with FaultProxy(None) as machine:
         machine.always(ResetBefore())
         options = {**without_credentials(bucket), "aws_metadata_endpoint": machine.url}

@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import PUT, Refuse, Request
-from places import SECRET, TOKEN, S3Place
 
 from fastchangelog import _internal, server
 from fastchangelog.errors import PermissionDeniedError
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
+from support.stores.faults import PUT, Refuse, Request
+from support.stores.places import SECRET, TOKEN, S3Place
 
 INPUT = pa.schema([("k", pa.string()), ("v", pa.int64())])
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -106,7 +106,7 @@ def job(bucket: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     assert not [hidden for hidden in (SECRET, TOKEN, "AKIAROTATING") if hidden in log]
 
 
-def test_an_open_shard_goes_on_with_the_credentials_of_the_newest_session(job: Job) -> None:
+def test_an_open_shard_uses_the_newest_sessions_credentials(job: Job) -> None:
     for number in range(4):
         job.rotate(number)
         job.run(number)
@@ -116,7 +116,7 @@ def test_an_open_shard_goes_on_with_the_credentials_of_the_newest_session(job: J
     assert {request.key_id for request in job.place.proxy.requests(PUT)} == {key(n) for n in (0, 1, 2, 3, 7)}
 
 
-def test_a_session_goes_on_with_credentials_that_came_while_it_was_open(job: Job) -> None:
+def test_a_session_uses_credentials_that_came_meanwhile(job: Job) -> None:
     job.run(0)
     with job.open(0) as session:
         job.merge(session)
@@ -126,7 +126,7 @@ def test_a_session_goes_on_with_credentials_that_came_while_it_was_open(job: Job
     assert job.place.proxy.requests(PUT)[-1].key_id == key(1)
 
 
-def test_a_request_that_was_refused_is_sent_again_with_credentials_that_came_meanwhile(job: Job) -> None:
+def test_a_refused_request_is_sent_again_with_new_credentials(job: Job) -> None:
     job.run(0)
     with job.open(0) as session:
         job.merge(session)
@@ -136,7 +136,7 @@ def test_a_request_that_was_refused_is_sent_again_with_credentials_that_came_mea
     assert [request.key_id for request in job.place.proxy.requests(PUT)][-2:] == [key(1), key(0)]
 
 
-def test_credentials_that_are_refused_and_have_no_successor_end_the_batch_only(job: Job) -> None:
+def test_refused_credentials_end_the_batch_only(job: Job) -> None:
     job.run(0)
     with job.open(0) as session:
         job.merge(session)

@@ -11,13 +11,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import DELETE, MULTIPART, PUT, Fault, Hold, Refuse, Request, ResetAfter, ResetBefore
-from logs import BOUND, append, expected, open_log, random_values, read_log, write_log
-from places import S3Place
-from waiting import until
 
 from fastchangelog.errors import ClosedError, RetryableError
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import DELETE, MULTIPART, PUT, Fault, Hold, Refuse, Request, ResetAfter, ResetBefore
+from support.stores.logs import BOUND, append, expected, open_log, random_values, read_log, write_log
+from support.stores.places import S3Place
+from support.waiting import until
 
 VALUES = random_values(10, 1000)
 ENOUGH = 20
@@ -106,7 +106,7 @@ def test_second_attempts_can_be_switched_off(bucket: S3Place) -> None:
     assert len({put.path for put in bucket.proxy.requests(PUT)}) == ENOUGH + 1
 
 
-def test_a_close_with_two_attempts_under_way_ends_and_a_sweep_finds_what_arrives_later(bucket: S3Place) -> None:
+def test_a_sweep_finds_an_upload_that_arrives_after_a_close(bucket: S3Place) -> None:
     held, also_held = Hold(), Hold()
     with open_log(bucket, options=PATIENT) as storage:
         handles = _trained(storage)

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_proxy import FaultProxy
-from faults import (
+
+from fastchangelog.errors import CorruptDataError, RetryableError, StoreError
+from support.stores.fault_proxy import FaultProxy
+from support.stores.faults import (
     DELETE,
     GET,
     HEAD,
@@ -28,12 +30,10 @@ from faults import (
     ResetBefore,
     Shorten,
 )
-from logs import ATTEMPTS, BOUND, append, expected, open_log, random_values, read_log, refused, write_log
-from places import S3Place, s3_options
-from servers import refusing_port
-from waiting import until
-
-from fastchangelog.errors import CorruptDataError, RetryableError, StoreError
+from support.stores.logs import ATTEMPTS, BOUND, append, expected, open_log, random_values, read_log, refused, write_log
+from support.stores.places import S3Place, s3_options
+from support.stores.servers import refusing_port
+from support.waiting import until
 
 VALUES = random_values(50, 1000)
 
@@ -61,7 +61,7 @@ CONFLICT = Refuse(409, "ConditionalRequestConflict", "A conflicting operation oc
         pytest.param([SLOW_DOWN, ResetBefore(), ResetAfter()], id="all-three"),
     ],
 )
-def test_a_write_that_goes_wrong_and_then_right_leaves_one_object(bucket: S3Place, faults: list[Fault]) -> None:
+def test_a_write_that_is_repeated_leaves_one_object(bucket: S3Place, faults: list[Fault]) -> None:
     bucket.proxy.script(*faults, on=PUT)
     with open_log(bucket) as storage:
         handle = write_log(storage, VALUES)
@@ -73,7 +73,7 @@ def test_a_write_that_goes_wrong_and_then_right_leaves_one_object(bucket: S3Plac
         assert read_log(storage, handle) == expected(VALUES)
 
 
-def test_after_a_lost_answer_the_object_is_looked_at_and_not_written_over(bucket: S3Place) -> None:
+def test_after_a_lost_answer_the_object_is_read_not_rewritten(bucket: S3Place) -> None:
     bucket.proxy.script(ResetAfter(), on=PUT)
     with open_log(bucket) as storage:
         write_log(storage, VALUES)
@@ -87,7 +87,7 @@ def test_after_a_lost_answer_the_object_is_looked_at_and_not_written_over(bucket
     [SLOW_DOWN, INTERNAL, TOO_MANY, ResetBefore(), ResetAfter()],
     ids=["503", "500", "429", "request", "answer"],
 )
-def test_a_write_that_never_succeeds_fails_once_and_leaves_nothing(bucket: S3Place, fault: Fault) -> None:
+def test_a_write_that_never_succeeds_leaves_nothing(bucket: S3Place, fault: Fault) -> None:
     # Without looks and conflicts in between: every attempt meets the fault itself.
     bucket.proxy.always(fault, on=(PUT, HEAD))
     error = refused(bucket, RetryableError)
@@ -118,7 +118,7 @@ def test_a_writer_goes_on_after_a_failed_persist(bucket: S3Place) -> None:
         assert read_log(storage, handle) == expected(VALUES[10:20])
 
 
-def test_an_attempt_without_an_answer_is_given_up_and_cannot_do_harm_later(bucket: S3Place) -> None:
+def test_an_unanswered_attempt_is_given_up_and_does_no_harm(bucket: S3Place) -> None:
     held = Hold()
     bucket.proxy.script(held, on=PUT)
     with open_log(bucket, options={"request_timeout": "500ms"}) as storage:
@@ -132,7 +132,7 @@ def test_an_attempt_without_an_answer_is_given_up_and_cannot_do_harm_later(bucke
         assert read_log(storage, handle) == expected(VALUES)
 
 
-def test_a_store_that_never_answers_is_given_up_after_all_attempts(bucket: S3Place) -> None:
+def test_a_store_that_never_answers_is_given_up(bucket: S3Place) -> None:
     held = Hold()
     bucket.proxy.always(held, on=(PUT, HEAD, GET))
     error = refused(bucket, RetryableError, options={"request_timeout": "50ms"})
@@ -151,7 +151,7 @@ def test_an_endpoint_that_nothing_listens_at_is_named() -> None:
     assert "s3://bucket/log" in str(error)
 
 
-def test_a_web_server_that_says_yes_to_everything_is_not_believed() -> None:
+def test_a_server_that_says_yes_to_everything_is_refused() -> None:
     with FaultProxy(None) as server:
         server.always(Reply(lambda _: Answer(200, b"<html>Welcome!</html>", (("Content-Type", "text/html"),))))
         error = refused(

@@ -13,9 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from faults import DELETE, GET, PUT, Answer, First, Refuse, Reply, Request
-from logs import OPTIONS, open_log, write_and_read
-from places import KEY_ID, REGION, SECRET, S3Place
 
 import fastchangelog as fc
 from fastchangelog import _internal, cli, server
@@ -24,6 +21,9 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.layout import CREATES
 from fastchangelog.server.paths import ServerPaths
 from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
+from support.stores.faults import DELETE, GET, PUT, Answer, First, Refuse, Reply, Request
+from support.stores.logs import OPTIONS, open_log, write_and_read
+from support.stores.places import KEY_ID, REGION, SECRET, S3Place
 
 FAST = {name: OPTIONS[name] for name in ("max_attempts", "retry_delay", "local_recovery")}
 REFUSALS = [
@@ -71,7 +71,7 @@ def finding(capsys: pytest.CaptureFixture[str], place: S3Place) -> dict[str, Any
     return dict(found)
 
 
-def test_a_store_that_ignores_if_none_match_is_refused_before_anything_is_written(bucket: S3Place) -> None:
+def test_a_store_that_ignores_if_none_match_is_refused(bucket: S3Place) -> None:
     ignore_conditions(bucket)
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="If-None-Match") as caught:
@@ -83,7 +83,7 @@ def test_a_store_that_ignores_if_none_match_is_refused_before_anything_is_writte
         write_and_read(storage, [b"names of a changelog are random: it needs no condition"])
 
 
-def test_a_state_of_a_store_that_lost_the_condition_can_still_be_read(bucket: S3Place) -> None:
+def test_a_store_that_lost_if_none_match_can_still_be_read(bucket: S3Place) -> None:
     assert keep(bucket) == {"a": 1}
     ignore_conditions(bucket)
     with open_state(bucket, read_only=True) as state:
@@ -204,7 +204,7 @@ def test_doctor_shows_whether_a_store_can_keep_a_state(bucket: S3Place, capsys: 
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=["400", "501"])
-def test_a_refused_checksum_header_is_named_and_an_option_leaves_it_out(bucket: S3Place, refusal: Refuse) -> None:
+def test_a_refused_checksum_header_is_named_with_its_option(bucket: S3Place, refusal: Refuse) -> None:
     def has_checksum(request: Request) -> bool:
         return any(name.startswith(("x-amz-checksum", "x-amz-sdk-checksum")) for name in request.headers)
 

@@ -6,10 +6,6 @@ Owns: what differs from a folder. Does not own: the sweep (`test_gc_collector`).
 from __future__ import annotations
 
 import pytest
-from faults import DELETE, GET, LIST, PUT, Refuse
-from notes import folder_note
-from places import S3Place
-from swept import Told, roots
 
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError
@@ -17,6 +13,10 @@ from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.plan import GcState
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.layout import FOLDER_META, GC_CHECKPOINTS, GC_STATE
+from support.notes import folder_note
+from support.stores.faults import DELETE, GET, LIST, PUT, Refuse
+from support.stores.places import S3Place
+from support.swept import Told, roots
 
 FOLDER = "log/query/default"
 META = folder_note(sweep_grace_seconds=0)
@@ -36,7 +36,7 @@ def sweep(bucket: S3Place, told: Told, grace: float = 0.0) -> FolderReport:
     return report
 
 
-def test_a_root_in_a_bucket_is_swept_and_names_outside_of_it_stay(bucket: S3Place) -> None:
+def test_a_root_is_swept_and_names_outside_of_it_stay(bucket: S3Place) -> None:
     outside = [f"logs/query/default/log/{1:032x}", f"query/default/log/{1:032x}"]
     foreign = [f"{FOLDER}/readme", f"{FOLDER}/log/deep/er"]
     for name in [*OBJECTS, *outside, *foreign]:
@@ -82,10 +82,9 @@ def test_a_store_that_refuses_is_said_and_the_next_sweep_goes_on(bucket: S3Place
     assert len(sweep(bucket, told).deleted) == len(OBJECTS)
 
 
+@pytest.mark.case("P6")
 @pytest.mark.parametrize("kind", [LIST, GET, PUT, DELETE])
-def test_p6_503_for_longer_than_all_attempts_deletes_nothing_and_the_next_sweep_goes_on(
-    bucket: S3Place, kind: str
-) -> None:
+def test_503_beyond_all_attempts_deletes_nothing(bucket: S3Place, kind: str) -> None:
     for name in OBJECTS:
         bucket.write(name, b"")
     write_notes(bucket)

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -120,25 +118,18 @@ class Conductor:
         local, runtime = self._work / "local", self._work / "run"
         local.mkdir(exist_ok=True)
         runtime.mkdir(mode=0o700, exist_ok=True)
-        env = {
-            **os.environ,
-            processes.MARK: self._run,
-            "SPARK_LOCAL_DIRS": str(local),
-            "XDG_RUNTIME_DIR": str(runtime),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONUNBUFFERED": "1",
-        }
-        with self._log.open("ab") as log, events.open() as lines:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "fastchangelog.demo.job", str(plan)],
-                stdin=subprocess.PIPE,  # held open: the job ends when we do
-                stdout=log,
-                stderr=log,
-                env=env,
-                cwd=self._work,
-                start_new_session=True,  # Ctrl-C in the terminal is ours alone
-            )
+        child = processes.start(
+            [sys.executable, "-m", "fastchangelog.demo.job", str(plan)],
+            self._run,
+            self._work,
+            self._log,
+            SPARK_LOCAL_DIRS=str(local),
+            XDG_RUNTIME_DIR=str(runtime),
+            PYSPARK_PYTHON=sys.executable,
+            PYSPARK_DRIVER_PYTHON=sys.executable,
+            PYTHONUNBUFFERED="1",
+        )
+        with events.open() as lines:
             heard = time.monotonic()
             while True:
                 ended = child.poll() is not None

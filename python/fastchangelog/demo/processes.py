@@ -1,7 +1,7 @@
-"""Finding and killing exactly what the demo started.
+"""Starting a job, and finding and killing exactly what it started.
 
 Owns: the mark that every process below the job inherits in its environment, and the roles of those processes.
-Does not own: when to kill what (conduct).
+Does not own: when to kill what (conduct; the kill tests, which start their jobs by the same functions).
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 MARK = "FASTCHANGELOG_DEMO_RUN"
 
@@ -25,8 +28,25 @@ class Process:
     role: str
 
 
-def marked(run: str) -> list[Process]:
-    """All living processes that carry the mark of this run. Needs no list of children: a detached one counts too."""
+def start(command: Sequence[str], run: str, folder: Path, log: Path, **variables: str) -> subprocess.Popen[bytes]:
+    """Starts a job in a folder. Its standard input is held open: the job ends when we do."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, MARK: run, **variables},
+            cwd=folder,
+            start_new_session=True,  # Ctrl-C in the terminal is ours alone
+        )
+
+
+def marked(run: str, *roles: str) -> list[Process]:
+    """All living processes that carry the mark of this run, or those of some roles.
+
+    Needs no list of children: a detached one counts too.
+    """
     wanted = f"{MARK}={run}".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -44,7 +64,8 @@ def marked(run: str) -> list[Process]:
             continue
         if fields[0] != "Z":
             found.append((int(name), int(fields[1]), command))
-    return [Process(pid, parent, _role(command, parent, found)) for pid, parent, command in found]
+    living = [Process(pid, parent, _role(command, parent, found)) for pid, parent, command in found]
+    return [process for process in living if not roles or process.role in roles]
 
 
 def _role(command: str, parent: int, everything: list[tuple[int, int, str]]) -> str:

@@ -301,7 +301,7 @@ async fn all_with_dropped_calls(mut changes: Changes) -> Vec<(u64, i32, usize)> 
 }
 
 #[tokio::test]
-async fn invariants_4_and_6_of_sets_that_unpack_to_much_one_batch_is_in_memory_and_dropped_calls_lose_none() {
+async fn invariants_4_and_6_one_batch_of_large_sets_is_in_memory() {
     let f = fixture();
     // Some KiB that unpack to 80 MiB.
     let (length, blocks) = (16 << 20, 5);

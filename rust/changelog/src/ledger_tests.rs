@@ -76,7 +76,7 @@ fn a_persist_does_not_fail_by_an_attempt_older_than_itself() {
 }
 
 #[test]
-fn h06_x16_incremental_counts_every_set_that_is_new_to_the_checkpoint() {
+fn h06_x16_incremental_counts_every_new_set() {
     let mut ledger = Ledger::default();
     let mut persist = |checkpoint, new: &[SequenceNumber]| {
         for _ in new {
@@ -113,7 +113,7 @@ fn arguments_are_checked() {
 }
 
 #[test]
-fn a_set_that_cannot_be_tried_again_fails_its_checkpoints_for_good() {
+fn a_set_beyond_retries_fails_its_checkpoints_for_good() {
     let mut ledger = Ledger::default();
     ledger.roll(()).unwrap();
     drop(ledger.persist(0, 1).unwrap());

@@ -29,7 +29,7 @@ fn p06_overruled_are_options_of_the_process_with_another_value() {
 }
 
 #[test]
-fn each_option_has_an_effect_somewhere_and_its_own_defaults_parse() {
+fn each_option_has_an_effect_and_its_default_parses() {
     for row in Options::TABLE {
         assert!(row.scopes.iter().any(|(scope, _)| *scope != Scope::Process), "{}", row.name);
         for (scope, own) in row.scopes {

@@ -108,7 +108,7 @@ fn arrow_errors_are_mapped_by_variant() {
 }
 
 #[test]
-fn an_internal_error_sends_no_reader_to_a_log_that_need_not_exist() {
+fn an_internal_error_names_no_log_that_need_not_exist() {
     let error = Error::internal("two ends");
     assert_eq!(error.message(), "internal error: two ends; please report it");
     assert!(!error.message().contains("log"), "an embedded state has none");

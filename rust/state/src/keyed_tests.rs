@@ -415,7 +415,7 @@ fn p3_damaged_or_foreign_files_are_told_at_open() {
 }
 
 #[test]
-fn what_is_read_from_disk_comes_into_the_hot_tier_with_the_next_change() {
+fn entries_from_disk_become_hot_with_the_next_change() {
     let shared = shared();
     let root = TempDir::new().unwrap();
     let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn invariants_2_and_4_a_job_runs_or_is_cancelled_and_those_that_wait_run_before_the_end() {
+    fn invariants_2_and_4_a_waiting_job_runs_before_the_end() {
         let (ran, cancelled) = (AtomicU32::new(0), AtomicU32::new(0));
         let queue = Arc::new(Queue::default());
         let job = |tag: usize, argument: &AtomicU32| Job {

@@ -36,7 +36,7 @@ fn the_last_key_at_or_below_another_is_of_its_state_and_group() {
 }
 
 #[test]
-fn a_moved_cursor_reads_what_a_new_one_reads_however_much_was_deleted() {
+fn a_moved_cursor_reads_what_a_new_one_reads() {
     let root = TempDir::new().unwrap();
     let mut state = created(&root);
     // Runs of deleted keys, shorter and longer than what a moved cursor passes, between runs of others.

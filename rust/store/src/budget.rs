@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_to_the_active_first_and_to_the_modest_before_the_greedy() {
+    fn memory_goes_to_the_active_then_to_the_modest() {
         assert_eq!(division(800, &[]), [0; 0]);
         assert_eq!(division(800, &[(5, true)]), [800]);
         assert_eq!(division(800, &[(100, true), (100, true)]), [400, 400]);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_may_hold_what_the_others_leave_and_at_least_an_even_share() {
+    fn a_member_may_hold_an_even_share_and_the_rest() {
         let budget = MemoryBudget::new(100);
         let first = budget.join(MemoryUser::Sessions);
         assert_eq!(first.allowance(40, 0), 40);

@@ -153,7 +153,7 @@ async fn a_store_that_creates_once_is_proved_once_for_its_root() {
 }
 
 #[tokio::test]
-async fn a_store_that_ignores_the_condition_is_refused_each_time_and_nothing_is_left() {
+async fn a_store_that_ignores_the_condition_is_refused_each_time() {
     for habit in [Habit::Ignores, Habit::Pretends, Habit::RefusesLate] {
         let (bucket, root) = bucket(habit);
         for _ in 0..2 {
@@ -170,7 +170,7 @@ async fn a_store_that_ignores_the_condition_is_refused_each_time_and_nothing_is_
 }
 
 #[tokio::test]
-async fn a_store_that_says_that_it_knows_no_condition_is_refused_and_named_so() {
+async fn a_store_that_knows_no_condition_is_refused_by_name() {
     for answer in [UNKNOWN, UNKNOWN_CONDITION] {
         let (bucket, root) = bucket(Habit::Never(answer));
         let error = root().prove_creation().await.unwrap_err();
@@ -199,7 +199,7 @@ async fn a_first_answer_that_was_lost_is_no_proof_against_the_store() {
 }
 
 #[tokio::test]
-async fn a_store_that_refuses_the_checksum_is_not_taken_for_one_without_conditions() {
+async fn a_refused_checksum_is_no_missing_condition() {
     for answer in [UNKNOWN_CHECKSUM, UNKNOWN] {
         let (_, root) = bucket(Habit::TakesNothing(answer));
         let error = root().prove_creation().await.unwrap_err();

@@ -158,7 +158,7 @@ fn supplied(
 }
 
 #[tokio::test]
-async fn what_is_handed_in_is_used_by_the_next_attempt_and_known_to_the_redactor() {
+async fn new_credentials_are_used_at_once_and_redacted() {
     let (clock, redactor) = (ManualClock::at(START), Redactor::default());
     let (shared, supplied) = supplied(&clock, &redactor);
     let first = supplied.get_credential().await.unwrap();

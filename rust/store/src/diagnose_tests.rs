@@ -66,7 +66,7 @@ fn of_file(number: i32) -> object_store::Error {
 }
 
 #[test]
-fn a_file_system_without_hard_links_is_known_by_the_number_of_the_error() {
+fn missing_hard_links_are_known_by_the_errors_number() {
     for number in [1, 95, 38] {
         assert!(cannot_create_only(&of_file(number)), "EPERM, ENOTSUP, ENOSYS: {number}");
     }
@@ -110,7 +110,7 @@ fn the_answer_of_a_store_stands_at_the_start_of_a_link() {
 }
 
 #[test]
-fn credentials_that_are_missing_or_refused_are_told_from_a_bad_moment() {
+fn bad_credentials_are_told_from_a_bad_moment() {
     let permanent = |failed: CredentialsError| {
         let error: object_store::Error = failed.into();
         diagnose(&object_store::Error::Generic { store: "S3", source: Box::new(error) }).permanent
@@ -171,7 +171,7 @@ fn a_refused_checksum_header_is_named_with_the_option() {
 }
 
 #[test]
-fn a_store_that_refuses_the_condition_is_told_from_one_that_refuses_the_checksum() {
+fn a_refused_condition_is_told_from_a_refused_checksum() {
     let refuses = |rest: &str| cannot_create_only(&generic(&format!("Server returned non-2xx status code: {rest}")));
     assert!(refuses("400 Bad Request: <Code>InvalidArgument</Code> If-None-Match"));
     assert!(refuses("501 Not Implemented: <Header>If-None-Match</Header>"));

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn blanks_around_values_are_taken_off_and_empty_variables_set_nothing() {
+    fn blanks_are_removed_and_empty_variables_set_nothing() {
         let of = |pairs: &[(&str, &str)]| -> EnvVars { map(pairs).into_iter().collect() };
         let options = |pairs: &[(&str, &str)]| of(pairs).options::<AmazonS3ConfigKey>(&[]);
         let read =

@@ -38,7 +38,7 @@ async fn a_416_is_found_by_its_status_and_not_in_a_name() {
 }
 
 #[tokio::test]
-async fn an_error_of_a_request_has_its_object_its_remedy_and_its_causes() {
+async fn an_error_has_its_object_its_remedy_and_its_causes() {
     let (endpoint, _) = serve(|_| BROKEN);
     let error = s3(&endpoint).get_range(&object("log/a"), 20, 5).await.unwrap_err();
     assert_eq!(error.subject(), Some(&Subject::Object("s3://bucket/state/log/a".to_owned())));

@@ -141,7 +141,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     #[test]
-    fn invariants_2_and_3_a_child_has_a_value_of_its_own_though_the_parents_is_locked() {
+    fn invariants_2_and_3_a_child_has_a_value_of_its_own() {
         static VALUE: PerProcess<Mutex<Vec<u64>>> = PerProcess::new(Mutex::default);
         let mut held = VALUE.of(0).lock().unwrap();
         held.push(1);

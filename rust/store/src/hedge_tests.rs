@@ -103,7 +103,7 @@ fn about(took: Duration, expected: u64) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn x14_a_second_attempt_starts_after_the_percentile_and_not_before() {
+async fn x14_a_second_attempt_starts_at_the_percentile() {
     let bed = trained(&[]).await;
     let (result, _) = bed.put_with([Fault::Delay(JUST_IN_TIME), Fault::Hang]).await;
     result.unwrap();
@@ -192,7 +192,7 @@ async fn x02_one_success_is_enough_whichever_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a01_when_both_fail_the_more_telling_error_is_the_answer_and_nothing_is_left() {
+async fn a01_when_both_fail_the_more_telling_error_is_the_answer() {
     let bed = trained(&[("request_timeout", "50ms"), ("max_attempts", "1")]).await;
     let (result, took) = bed.put_with([Fault::HangAfter, Fault::FailAfter]).await;
     let error = result.unwrap_err();
@@ -258,7 +258,7 @@ async fn a12_a_store_of_rare_delays_is_sent_a_tenth_more_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn x08_what_is_dropped_with_two_attempts_under_way_leaves_nothing() {
+async fn x08_a_drop_of_two_attempts_leaves_nothing() {
     let bed = trained(&[]).await;
     for n in 0..2 {
         bed.inner.at(bed.inner.calls() + n, Fault::HangAfter);
@@ -316,7 +316,7 @@ const FAULTS: [Fault; 7] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn x05_p2_in_the_end_there_is_what_was_acknowledged_and_nothing_else(
+    fn x05_p2_exactly_what_was_acknowledged_is_there(
         seed: u64,
         per_mille in 1u64..700,
         hedge_delay in prop::collection::vec(prop::option::of(1u64..4000), 40),

@@ -45,7 +45,7 @@ async fn odd_names_of_others_are_set_aside_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_read_is_named_and_a_whole_listing_fails() {
+async fn an_unreadable_folder_fails_the_listing_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     std::fs::create_dir_all(root.join("ours/head")).unwrap();

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_absence_of_a_service_is_known_within_a_second_and_for_a_while() {
+    async fn an_absent_service_is_known_within_a_second() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let machine = Machine::at(&format!("http://{free}")).unwrap();
         assert!(!machine.exists().await);

@@ -68,7 +68,7 @@ async fn ask(store: &Store, what: &str, file: &std::path::Path) -> Result<()> {
 const ALL: [&str; 8] = ["list", "survey", "get", "head", "put", "overwrite", "delete", "multipart"];
 
 #[tokio::test]
-async fn every_refusal_is_a_refusal_and_asks_for_other_credentials_once() {
+async fn every_refusal_asks_for_other_credentials_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("large");
     std::fs::File::create(&file).unwrap().set_len(20 << 20).unwrap();

@@ -54,7 +54,7 @@ fn a_refusal_is_tried_again_once_with_other_credentials() {
 }
 
 #[test]
-fn other_credentials_are_tried_even_by_a_request_that_is_made_once() {
+fn a_request_without_retries_tries_other_credentials() {
     let (made, error) = attempts_of("1", 9, 1, refusal);
     assert!(made == 2 && error.is_none(), "{error:?}");
     let (made, error) = attempts_of("1", 9, 2, refusal);

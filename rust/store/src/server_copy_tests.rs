@@ -36,7 +36,7 @@ async fn invariant_3_files_are_left_to_the_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_store_copies_by_itself_and_what_it_refuses_is_left_to_the_caller() {
+async fn one_store_copies_and_leaves_refusals_to_the_caller() {
     let faults = FaultStore::in_memory();
     let (from, to) = two(&faults);
     let object = from.put_new(&log_name(), vec![Bytes::from_static(b"content")]).await.unwrap();

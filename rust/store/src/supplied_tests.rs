@@ -18,7 +18,7 @@ fn some(key: &str) -> Option<String> {
 }
 
 #[test]
-fn the_newest_set_is_used_until_it_ends_and_then_the_one_that_lasts() {
+fn the_newest_set_is_used_until_it_expires() {
     let clock = ManualClock::at(0);
     let supplied = SuppliedCredentials::new(granted("first", Some(1_000)), Arc::clone(&clock) as _);
     assert_eq!(used(&supplied), some("first"));

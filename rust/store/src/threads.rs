@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_some_threads_is_there_and_for_very_many_is_not_asked() {
+    fn there_is_room_for_some_threads() {
         check_room(3, "threads").unwrap();
         check_room(0, "threads").unwrap();
     }

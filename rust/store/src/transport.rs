@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_certificates_are_said_to_be_missing_where_they_were_looked_for() {
+    fn missing_certificates_are_named_with_their_places() {
         let none = no_certificates("s3://b", &std::iter::empty().collect());
         assert!(none.message().contains("this machine") && none.message().contains("ca-certificates"), "{none}");
         let named = [("SSL_CERT_DIR".to_owned(), "/empty".to_owned())].into_iter().collect();

@@ -51,7 +51,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn invariant_1_one_request_for_most_of_an_object_and_parts_of_others() {
+async fn invariant_1_one_request_for_most_of_an_object() {
     let world = world().await;
     assert_eq!(world.fetch(None, 10).await.unwrap(), 1);
     assert_eq!(world.fetch(None, 5).await.unwrap(), 1);
@@ -79,7 +79,7 @@ async fn a_damaged_copy_is_replaced_and_a_broken_cache_gone_around() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn p10_damage_on_the_way_is_healed_and_damage_that_stays_is_told() {
+async fn p10_damage_on_the_way_is_healed_lasting_damage_told() {
     let world = world().await;
     for count in [10, 1] {
         world.faults.at(world.faults.calls(), Fault::Flip);

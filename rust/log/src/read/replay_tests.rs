@@ -102,7 +102,7 @@ async fn p10_a_damaged_copy_is_replaced_by_the_object() {
 }
 
 #[tokio::test]
-async fn p10_a_copy_that_another_reader_replaced_meanwhile_is_read_again() {
+async fn p10_a_copy_that_a_reader_replaced_is_read_again() {
     let inner = FaultStore::in_memory();
     let store = store(&inner);
     let (_, segments) = written(&store, 1, 2).await;

@@ -99,7 +99,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn invariant_1_what_is_missing_is_counted_until_the_restore_ends_somehow() {
+    fn invariant_1_the_missing_is_counted_until_the_restore_ends() {
         let (clock, metrics) = (ManualClock::at(0), SharedMetrics::default());
         let pending = || (metrics.restores_running.get(), metrics.restore_pending_bytes.get());
         let clock: SharedClock = clock;

@@ -57,7 +57,7 @@ async fn read(
 }
 
 #[tokio::test]
-async fn invariant_2_of_a_large_segment_only_head_and_blocks_are_fetched() {
+async fn invariant_2_head_and_blocks_of_a_large_segment_suffice() {
     let inner = FaultStore::in_memory();
     let store = store(&inner);
     let groups = KeyGroupRange { start: 40, end: 45 };
@@ -129,7 +129,7 @@ async fn p9_another_set_at_that_place_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn p10_damage_on_the_way_is_healed_and_damage_that_stays_is_told() {
+async fn p10_damage_on_the_way_is_healed_lasting_damage_told() {
     let inner = FaultStore::in_memory();
     let store = store(&inner);
     let (set, groups) = (set_of(5000), KeyGroupRange { start: 40, end: 45 });

@@ -160,7 +160,7 @@ async fn y16_a_restored_snapshot_is_known() {
 }
 
 #[tokio::test]
-async fn xs19_a_failure_at_any_step_leaves_no_snapshot_and_the_next_push_works() {
+async fn xs19_a_failure_at_any_step_leaves_no_snapshot() {
     for (point, manifests) in [
         ("snapshot.before-sst=error@3", 0),
         ("snapshot.before-manifest=error", 0),
@@ -238,7 +238,7 @@ async fn xs20_p7_uploads_at_the_same_time_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_no_checkpoint_is_refused_before_anything_is_uploaded() {
+async fn a_folder_without_a_checkpoint_is_refused_at_once() {
     let world = World::new();
     let complete = || world.disk.path().join("x");
     type Spoil = (&'static str, fn(&Path));
@@ -278,7 +278,7 @@ fn packs(files: &BTreeMap<String, ManifestFile>) -> usize {
 }
 
 #[tokio::test]
-async fn small_tables_share_an_object_which_the_next_snapshot_takes_over_while_it_pays() {
+async fn small_tables_share_an_object_while_it_pays() {
     let world = World { pack_below: 100, ..World::new() };
     let names = ["1.sst", "2.sst", "3.sst", "4.sst"];
     let contents: Vec<Vec<u8>> = (1..5).map(|i| vec![i; 90]).collect();

@@ -291,7 +291,7 @@ async fn a_wait_for_room_does_not_wait_for_company() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn p7_bytes_in_flight_are_a_quarter_of_the_memory_budget_at_most() {
+async fn p7_bytes_in_flight_are_a_quarter_of_the_budget() {
     let f = fixture(&[("max_in_flight", "1GiB"), ("persist_size_threshold", "1KiB")]);
     let budget = MemoryBudget::new(8 << 10);
     let Fixture { writer, inner, .. } = f;
@@ -319,7 +319,7 @@ async fn p7_bytes_in_flight_are_a_quarter_of_the_memory_budget_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b10_p7_a_wait_for_room_is_cancellable_and_ends_with_the_option() {
+async fn b10_p7_a_wait_for_room_can_be_cancelled_and_ends() {
     let f = fixture(&[("max_in_flight", "1KiB"), ("persist_size_threshold", "1KiB")]);
     f.inner.always(Operation::Put, Fault::Hang);
     let first = f.submit(f.writer.join(), 1024);

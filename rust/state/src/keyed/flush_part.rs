@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_on_disk_until_the_next_change_and_the_rest_stays_dirty() {
+    fn a_part_is_on_disk_and_the_rest_stays_dirty() {
         let root = tempfile::tempdir().unwrap();
         let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
         let mut state = KeyedState::create(&root.path().join("db"), &shared).unwrap();

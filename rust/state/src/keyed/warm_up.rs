@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_1_what_changes_between_two_steps_is_not_loaded_over() {
+    fn invariant_1_a_change_between_two_steps_stays() {
         let (_root, _shared, mut state) = cold();
         let mut warm = state.begin_warm_up().expect("nothing is loaded");
         assert!(state.warm_up_step(&mut warm, 1000).unwrap());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_2_a_tier_that_lost_something_meanwhile_is_not_complete() {
+    fn invariant_2_a_tier_with_a_loss_is_not_complete() {
         let (_root, _shared, mut state) = cold();
         let mut warm = state.begin_warm_up().expect("nothing is loaded");
         assert!(state.warm_up_step(&mut warm, 4_000).unwrap());

@@ -1,0 +1,124 @@
+"""What the campaign does to a query's state from outside: sweeps, savepoints, and the look at what is left.
+
+Owns: the campaign's own Spark session, and a thread of its own beside the strikes. Does not own: when
+(`round`), what must hold of objects (`checks`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from fastchangelog import _internal
+from fastchangelog.gc.collector import Collector
+from fastchangelog.gc.report import FolderReport
+from fastchangelog.layout import FOLDER_META
+from fastchangelog.savepoints.savepoint import take_savepoint
+from fastchangelog.savepoints.source import StateSource
+from fastchangelog.savepoints.verification import verify_checkpoint, verify_savepoint
+from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+from support.kills.answers import Trouble
+from support.kills.campaign import checks
+from support.kills.campaign.entries import ENTRIES
+from support.kills.campaign.run import RETAINED
+from support.notes import changed
+
+StateAfter = Callable[[int], dict[Any, Any]]
+"""Every entry of the state after a batch."""
+
+
+class Outside:
+    """One Spark session for all rounds."""
+
+    def __init__(self, folder: Path) -> None:
+        from pyspark.sql import SparkSession
+
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        self._spark: Any = (
+            SparkSession.builder.master("local[1]")
+            .appName("campaign")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", "700m")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.streaming.minBatchesToRetain", str(RETAINED))
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.local.dir", str(folder / "spark"))
+            .getOrCreate()
+        )
+        self._spark.sparkContext.setLogLevel("OFF")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="outside")
+
+    def later(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Runs it beside the strikes; one at a time."""
+        return self._pool.submit(call, *arguments)
+
+    def close(self) -> None:
+        """Waits for what runs, and ends the session."""
+        self._pool.shutdown(cancel_futures=True)
+        self._spark.stop()
+
+    def sweep(self, folder: Path, grace: float) -> FolderReport:
+        """One sweep of the query's state, as `fastchangelog sweep --delete` does it."""
+        root = _internal.ObjectFolder(str(folder / "state"), {}, {})
+        collector = Collector(
+            root,
+            SparkCheckpoints(lambda: self._spark),
+            grace=grace,
+            clock=time.time,
+            locations=[str(folder / "checkpoint")],
+            delete=True,
+        )
+        (report,) = collector.run()  # one query, one state
+        if report.kept_because is not None and "not there" in report.kept_because:
+            raise Trouble("lost", f"a sweep found: {report.kept_because}")
+        return report
+
+    def savepoint(self, folder: Path, kind: str, number: int, form: str, state_after: StateAfter) -> tuple[int, str]:
+        """Takes a savepoint, verifies it, and compares its entries with the model's; its batch, and where it is."""
+        request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
+        to = str(folder / f"savepoint-{number}")
+        batch = int(take_savepoint(request, to, form)["batch"])
+        if damaged := verify_savepoint(to, request)["damaged"]:
+            raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
+        if told := difference(list(ENTRIES[kind](to, request)), state_after(batch)):
+            raise Trouble("wrong", f"the savepoint {to} of batch {batch}: {told}")
+        return batch, to
+
+    def at_rest(self, folder: Path) -> tuple[int, int]:
+        """Sweeps with no grace until nothing more can go; then the bucket must hold what the retained handles reach,
+        and nothing else. How many objects were deleted, and how many are left."""
+        for note in (folder / "state").rglob(FOLDER_META):  # no server runs that counts on anything
+            note.write_bytes(changed(note.read_bytes(), sweep_grace_seconds=0))
+        self.sweep(folder, 0.0)
+        report = self.sweep(folder, 0.0)
+        if report.kept_because is not None:
+            raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
+        roots = SparkCheckpoints(lambda: self._spark).roots(str(folder / "checkpoint"))
+        state = folder / "state" / report.folder
+        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.adoptable])
+        if lost:
+            raise Trouble("lost", f"{len(lost)} objects that handles reach are not in {state}: {lost[:5]}")
+        if leaked:
+            raise Trouble("leaked", f"{len(leaked)} objects in {state} are reached by no handle: {leaked[:5]}")
+        request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
+        if damaged := verify_checkpoint(request)["damaged"]:
+            raise Trouble("lost", f"objects in {state} are damaged: {damaged[:3]}")
+        return len(report.deleted), len(report.reachable)
+
+
+def difference(entries: list[tuple[Any, Any]], wanted: dict[Any, Any]) -> str:
+    """How entries of a savepoint differ from the model's; empty if they do not."""
+    got, none = dict(entries), "none"
+    names = sorted((n for n in got.keys() | wanted.keys() if got.get(n, none) != wanted.get(n, none)), key=repr)
+    if names:
+        first = names[0]
+        return f"{first!r} is {got.get(first, none)}, must be {wanted.get(first, none)}; {len(names)} entries differ"
+    return "" if len(entries) == len(got) else "entries come twice"
