@@ -46,6 +46,7 @@ fn values_of_every_kind_follow_their_type() {
         let request: Box<dyn FnOnce(&mut OpenEmbedded)> = match way {
             Way::Log => Box::new(|_| ()),
             Way::Snapshot => {
+                s.core.wait_applied();
                 let run = s.core.shard().begin_materialize().unwrap().unwrap();
                 run.run().unwrap();
                 run.complete().unwrap();
