@@ -354,7 +354,7 @@ def test_pages_change_nothing(
     session: type, page: int, kept: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor do changes that are more than may be kept."""
-    monkeypatch.setattr("processor_runs.FakeSession", session)
+    monkeypatch.setattr("support.processor_runs.FakeSession", session)
     monkeypatch.setattr("fastchangelog.spark.processor.run._TIMERS_PAGE", page)
     monkeypatch.setattr("fastchangelog.spark.processor.run.spill_folder", lambda: str(tmp_path))
     monkeypatch.setattr("fastchangelog.vectorised.due_timers._KEPT_BYTES", 300 * kept)

@@ -399,7 +399,7 @@ def test_rows_of_a_class_are_rows() -> None:
     assert row_class(["a"])((1,)).__class__ is row_class(["a"])((2,)).__class__
 
 
-def test_a_row_class_does_not_depend_on_when_garbage_is_collected() -> None:
+def test_a_row_class_survives_a_garbage_collection() -> None:
     class Name(str):
         def startswith(self, *args: Any) -> bool:
             gc.collect()

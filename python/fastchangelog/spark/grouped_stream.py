@@ -113,6 +113,7 @@ class GroupedStream:
             )
         spark = df.sparkSession
         settings.check_platform(spark)
+        is_streaming = bool(df.isStreaming)
         columns = key_columns(df, keys)
         key = df.select(*columns).schema  # Spark reports an unknown column here, before anything else is done
         root = settings.state_root(spark, state)
@@ -121,13 +122,13 @@ class GroupedStream:
         )
         storage = settings.storage_options(spark, root, storage_options)
         confs = settings.memory_confs(spark, read)
-        if df.isStreaming:
+        if is_streaming:
             settings.prepare_session(spark)
         internals.run_this_interpreter(spark)
         server_python.check(spark)
         partitions = int(spark.conf.get(settings.SHUFFLE_PARTITIONS) or 200)
         start_schema: str | None = None
-        if df.isStreaming:
+        if is_streaming:
             starts.watch(spark)
             read, start_schema = settings.start_from(read, storage, partitions)
             _warn_about_waves(spark, partitions)

@@ -17,8 +17,7 @@
 //!    recovery on this machine stay.
 //!
 //! One cache to a folder: a second one, in this process or another, would take the first one's files for its own. A
-//! state server has its folder to itself, and all its shards share one cache; `cache_dirs` of the plain changelog ensures it
-//! elsewhere.
+//! state server has its folder to itself; `cache_dirs` of the plain changelog ensures it elsewhere.
 
 use super::cached_file::{Key, is_intact, key_of, size_of_name};
 use crate::store::transfer::{TEMP_SUFFIX, TempFile, blocking};
