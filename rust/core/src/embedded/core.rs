@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    pub(super) fn check_open(&self) -> Result<()> {
+    fn check_open(&self) -> Result<()> {
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 

@@ -104,7 +104,7 @@ impl TimerState {
     pub fn next_time(&self) -> Result<Option<i64>> {
         let (core, state) = (&self.member.core, self.member.id);
         let known = || timers::known_first(&core.hints(), state, std::iter::once(GROUP));
-        let first = match known() {
+        let first = match core.view(false, |_| Ok(known()))? {
             (first, groups) if groups.is_empty() => first,
             // The hints are those of the moment that is read: no timer is registered meanwhile.
             _ => core.view(true, |view| {
@@ -178,8 +178,7 @@ impl TimerState {
     fn fetch(&self, range: DueRange<'_>) -> Result<Found> {
         let (core, state) = (&self.member.core, self.member.id);
         let is_due = || !timers::groups_due(&core.hints(), state, std::iter::once(GROUP), range.to).is_empty();
-        if !is_due() {
-            core.check_open()?;
+        if !core.view(false, |_| Ok(is_due()))? {
             return Ok(Found::default());
         }
         let page = core.view(true, |view| timers::due(view, state, &[GROUP], range, &mut core.hints()))?;
