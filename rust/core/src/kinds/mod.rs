@@ -92,6 +92,7 @@ pub(crate) enum RowGroups<'a> {
 
 impl RowGroups<'_> {
     /// The key group of a row.
+    #[inline]
     pub(crate) fn of(self, row: usize) -> KeyGroup {
         match self {
             Self::One(group) => group,
@@ -201,6 +202,7 @@ fn no_pages() -> Error {
 }
 
 /// The place of a state in the key group of a row.
+#[inline]
 pub(crate) fn place_of(state: StateRef, groups: RowGroups<'_>, row: usize) -> Place {
     (state.id, groups.of(row))
 }

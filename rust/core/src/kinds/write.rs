@@ -52,6 +52,7 @@ pub(crate) enum Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
+    #[inline]
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Column(column) => column.len(),
@@ -109,11 +110,13 @@ impl<'a> Changes<'a> {
         Self { ops: Ops::All(op), keys, subs: None, values: None, spans: None, version: &[], expires_at: None }
     }
 
-    pub(crate) fn len(self) -> usize {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    pub(crate) fn op(self, row: usize) -> u8 {
+    #[inline]
+    pub(crate) fn op(&self, row: usize) -> u8 {
         match self.ops {
             Ops::All(op) => op,
             Ops::Each(ops) => ops[row],
@@ -121,7 +124,7 @@ impl<'a> Changes<'a> {
     }
 
     /// True if a row has this operation.
-    pub(crate) fn has(self, op: u8) -> bool {
+    pub(crate) fn has(&self, op: u8) -> bool {
         match self.ops {
             Ops::All(own) => own == op && self.len() > 0,
             Ops::Each(ops) => ops.contains(&op),
@@ -130,36 +133,40 @@ impl<'a> Changes<'a> {
 
     /// The key of a row. No key of a checked write is null.
     #[inline]
-    pub(crate) fn key(self, row: usize) -> &'a [u8] {
+    pub(crate) fn key(&self, row: usize) -> &'a [u8] {
         self.keys.get(row).unwrap_or_default()
     }
 
-    pub(crate) fn sub(self, row: usize) -> Option<&'a [u8]> {
+    #[inline]
+    pub(crate) fn sub(&self, row: usize) -> Option<&'a [u8]> {
         self.subs.and_then(|subs| subs.get(row))
     }
 
     /// The value of a row, where rows have one value each.
-    pub(crate) fn value(self, row: usize) -> Option<&'a [u8]> {
+    #[inline]
+    pub(crate) fn value(&self, row: usize) -> Option<&'a [u8]> {
         self.values.and_then(|values| values.get(row))
     }
 
     /// The values of a row.
-    pub(crate) fn span(self, row: usize) -> Range<usize> {
+    #[inline]
+    pub(crate) fn span(&self, row: usize) -> Range<usize> {
         self.spans.map_or(row..row + 1, |spans| spans[row].clone())
     }
 
     /// The time of a timer.
-    pub(crate) fn time(self, row: usize) -> Option<i64> {
+    #[inline]
+    pub(crate) fn time(&self, row: usize) -> Option<i64> {
         self.sub(row).and_then(|sub| sub.try_into().ok()).map(i64::from_be_bytes)
     }
 
     /// Bytes of keys, sub-keys and values.
-    pub(crate) fn bytes(self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         [Some(self.keys), self.subs, self.values].into_iter().flatten().map(Bytes::bytes).sum()
     }
 
     /// The bytes before each stored value.
-    pub(crate) fn prefix(self) -> Prefix {
+    pub(crate) fn prefix(&self) -> Prefix {
         let mut prefix = Prefix { bytes: [0; MOST_PREFIX], length: 0 };
         let expiry = self.expires_at.map(ttl::prefix);
         let parts = [expiry.as_ref().map_or(&[][..], |expiry| expiry), self.version];
@@ -171,7 +178,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Refuses rows that do not fit together, the state, or into a record. `name` is the state's.
-    pub(crate) fn check(self, state: StateRef, name: &str) -> Result<()> {
+    pub(crate) fn check(&self, state: StateRef, name: &str) -> Result<()> {
         let rows = self.len();
         let spanned =
             self.spans.map_or(Some(rows), |spans| (spans.len() == rows).then(|| self.values.map_or(0, Bytes::len)));
@@ -188,7 +195,7 @@ impl<'a> Changes<'a> {
             let row = (0..rows).find(|row| self.keys.get(*row).is_none()).unwrap_or(0);
             return Err(self.refused(name, row, "it has no key"));
         }
-        if let Some((row, why)) = state.kind.rules().refusal(self) {
+        if let Some((row, why)) = state.kind.rules().refusal(*self) {
             return Err(self.refused(name, row, why));
         }
         let longest = |row: usize| {
@@ -211,7 +218,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    fn refused(self, name: &str, row: usize, why: &str) -> Error {
+    fn refused(&self, name: &str, row: usize, why: &str) -> Error {
         Error::invalid(format!("change {row} of the state `{name}`, operation {}: {why}", self.op(row)))
     }
 }
@@ -230,6 +237,7 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
