@@ -59,6 +59,11 @@ impl EncodedKeys {
         self.len == 0
     }
 
+    /// Bytes of all keys.
+    pub fn bytes(&self) -> usize {
+        self.rows.as_ref().map_or(0, |rows| rows.lengths().sum())
+    }
+
     /// The key of row `i`.
     #[inline]
     pub fn key(&self, i: usize) -> &[u8] {

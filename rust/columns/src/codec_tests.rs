@@ -227,3 +227,13 @@ fn golden_bytes_and_hashes() {
     writeln!(text, "none {:016x}", hash_key(b"")).unwrap();
     assert_eq!(text, include_str!("codec_golden.txt"), "the bytes of keys changed; they are:\n{text}");
 }
+
+#[test]
+fn the_bytes_of_all_keys_are_counted() {
+    let codec = KeyCodec::of_value(&DataType::Utf8, true).unwrap();
+    for texts in [vec![], vec![""], vec!["a", "a longer text than one block of the encoding has", ""]] {
+        let column: ArrayRef = Arc::new(arrow_array::StringArray::from(texts));
+        let keys = codec.encode(&[Arc::clone(&column)], column.len()).unwrap();
+        assert_eq!(keys.bytes(), (0..keys.len()).map(|i| keys.key(i).len()).sum::<usize>());
+    }
+}

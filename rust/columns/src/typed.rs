@@ -62,6 +62,17 @@ impl EncodedValues {
         self.len() == 0
     }
 
+    /// Bytes of all values, about: those of nulls may count.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Exact(values) => {
+                let offsets = values.value_offsets();
+                usize::try_from(offsets[values.len()] - offsets[0]).unwrap_or(0)
+            }
+            Self::Rows(rows, _) => rows.bytes(),
+        }
+    }
+
     /// Number of nulls.
     pub fn null_count(&self) -> usize {
         match self {

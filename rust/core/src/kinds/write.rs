@@ -83,7 +83,8 @@ impl<'a> Bytes<'a> {
     fn bytes(self) -> u64 {
         match self {
             Self::Column(column) => bytes_of(column) as u64,
-            _ => (0..self.len()).map(|row| self.get(row).map_or(0, <[u8]>::len) as u64).sum(),
+            Self::Keys(keys) => keys.bytes() as u64,
+            Self::Values(values) => values.bytes() as u64,
         }
     }
 }
@@ -160,7 +161,7 @@ impl<'a> Changes<'a> {
         self.sub(row).and_then(|sub| sub.try_into().ok()).map(i64::from_be_bytes)
     }
 
-    /// Bytes of keys, sub-keys and values.
+    /// Bytes of keys, sub-keys and values, about.
     pub(crate) fn bytes(&self) -> u64 {
         [Some(self.keys), self.subs, self.values].into_iter().flatten().map(Bytes::bytes).sum()
     }

@@ -238,6 +238,7 @@ impl Entries {
     }
 
     /// Changes a key.
+    #[inline]
     pub(crate) fn put(&mut self, hash: u64, key: &[u8], value: Option<&[u8]>) {
         self.put_parts(hash, key, value.map(|value| [&[], value]));
     }
@@ -249,9 +250,14 @@ impl Entries {
         }
         let slot = short(self.slots.len());
         let at = self.bytes.len();
+        let [first, rest] = value.unwrap_or_default();
+        self.bytes.reserve(key.len() + first.len() + rest.len());
         self.bytes.extend_from_slice(key);
-        value.into_iter().flatten().for_each(|part| self.bytes.extend_from_slice(part));
-        let value_len = value.map_or(DELETED, |[first, rest]| short(first.len() + rest.len()));
+        if !first.is_empty() {
+            self.bytes.extend_from_slice(first);
+        }
+        self.bytes.extend_from_slice(rest);
+        let value_len = value.map_or(DELETED, |_| short(first.len() + rest.len()));
         self.slots.push(EntrySlot { hash, key: at, value: at + key.len(), key_len: short(key.len()), value_len });
         let tag = tag_of(hash);
         self.index.insert_unique(spread(tag), IndexEntry { tag, slot }, |place| spread(place.tag));
