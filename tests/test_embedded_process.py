@@ -86,10 +86,10 @@ def test_a_forked_child_exits_as_it_wants(root: str, ending: str) -> None:
 
 
 def test_an_interrupt_ends_an_open_at_once(root: str) -> None:
-    script = """
+    script = '''
         import signal, sys, threading, time, fastchangelog as fc
-        class Interrupt(BaseException):  # a KeyboardInterrupt inside of `exec` ends Python with SIGINT, though it is caught
-            pass
+        class Interrupt(BaseException):
+            """Not KeyboardInterrupt: raised inside of `exec`, it ends Python with SIGINT although it is caught."""
         def interrupt(*_):
             global since
             since = time.monotonic()
@@ -100,7 +100,7 @@ def test_an_interrupt_ends_an_open_at_once(root: str) -> None:
             fc.open_state(sys.argv[1])
         except Interrupt:
             print(time.monotonic() - since)
-        """
+        '''
     outcome = run(script, root, env={**os.environ, "FASTCHANGELOG_FAILPOINTS": "local.open=sleep(50000)"})
     assert outcome.returncode == 0, outcome.stderr
     assert float(outcome.stdout) < 10, "the open itself takes fifty seconds"
