@@ -24,6 +24,7 @@ from fastchangelog.errors import (
 )
 from fastchangelog.server.paths import ServerPaths
 from support import state_servers
+from support.server_jobs import jobs_in
 
 CLEAR, PUT, DELETE, APPEND = 0, 1, 2, 3
 VALUE, LIST, MAP, TIMERS = 0, 1, 2, 3
@@ -180,19 +181,7 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "blockmgr-0").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-0"))
-    jobs: list[Job] = []
-
-    def make(**options: str) -> Job:
-        jobs.append(Job(tmp_path / "state", **options))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.kill()
+    yield from jobs_in(tmp_path, monkeypatch, Job)
 
 
 def seeded() -> random.Random:

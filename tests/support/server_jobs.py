@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -96,21 +97,26 @@ class Job:
         state_servers.kill(self.place)
 
 
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "blockmgr-0").mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "blockmgr-0"))
-    jobs: list[Job] = []
+def jobs_in(folder: Path, monkeypatch: pytest.MonkeyPatch, new: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Makes jobs of a program with a run folder of its own; at the end their servers are killed."""
+    (folder / "run").mkdir()
+    (folder / "blockmgr-0").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "blockmgr-0"))
+    jobs: list[Any] = []
 
-    def make(**options: str) -> Job:
-        jobs.append(Job(tmp_path / "state", **options))
+    def make(**options: str) -> Any:
+        jobs.append(new(folder / "state", **options))
         return jobs[-1]
 
     yield make
     for one in jobs:
         one.kill()
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
+    yield from jobs_in(tmp_path, monkeypatch, Job)
 
 
 def rows(batch: int, n: int = 500) -> list[tuple[str, int]]:
