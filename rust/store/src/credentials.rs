@@ -85,7 +85,7 @@ impl Provider {
 pub(super) trait Renew: Send + Sync + fmt::Debug {
     /// The number of the credentials in use.
     fn number(&self) -> u64;
-    /// Reports that the store refused this number. Returns true if the next attempt may get other credentials.
+    /// Reports that the store refused the credentials of this number. Returns true if the next attempt may get other credentials.
     fn refuse(&self, number: u64) -> bool;
 }
 

@@ -220,7 +220,7 @@ pub(super) fn is_header_text(text: &str) -> bool {
     text.bytes().all(|b| (b' '..=b'~').contains(&b))
 }
 
-/// The subjects of an option with this value; a switch that is off has none.
+/// The subject of an option with this value; a switch that is off has none.
 fn topic_of<K: StoreKey>(key: &K, value: &str) -> Topic {
     match key.topic() {
         Topic::CommandLine if is_off(value) => Topic::Nothing,

@@ -73,7 +73,7 @@ impl Record {
     }
 
     /// The `percent`-th percentile of the duration of uploads of about `bytes` bytes. A rare size uses the next larger
-    /// frequent size, whose uploads take at least as long.
+    /// frequent size, whose uploads usually take at least as long.
     fn percentile(&self, bytes: u64, percent: usize) -> Option<Duration> {
         let seen = self.classes[Self::class(bytes)..].iter().find(|times| times.len() >= ENOUGH)?;
         let mut times: Vec<Duration> = seen.iter().copied().collect();

@@ -139,7 +139,7 @@ struct Inner {
     root: (String, Arc<str>),
     /// The store and its bucket, as they were addressed.
     place: String,
-    /// True once the store has proved that it creates an object only if its name is free.
+    /// True once the store is known to create an object only if its name is free.
     creation_proved: AtomicBool,
 }
 

@@ -153,7 +153,7 @@ fn walk(base: &Path, folder: &str) -> io::Result<Walked> {
             }
             Ok(read) => read,
         };
-        // A link to a parent folder would be followed forever.
+        // A link to a folder above would be followed forever.
         if above.contains(&place) {
             continue;
         }

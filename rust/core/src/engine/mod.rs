@@ -282,7 +282,7 @@ impl Engine {
     }
 
     /// Starts a materialization of `shard_id`; `None` if there is nothing to do, or if it has to wait: for a version
-    /// that is being made live, or for credentials that have not ended.
+    /// that is being made live, or for credentials that have not expired.
     pub fn begin_materialize(&self, shard_id: &str) -> Result<Option<MaterializeRun>> {
         let entry = |entry: &Entry| (Arc::clone(&entry.shard), entry.folder.is_locked_out());
         let found = self.shards.lock().get(shard_id).map(entry);

@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. a shard that gets its first rows weeks later starts as the first ones did: from the same savepoint, in the same
 //!    key groups, whatever the options are then;
-//! 2. before a server relies on any object, the note's grace period is at least the server's own;
+//! 2. the note's grace period is at least that of every server that ever opened the state, before that server relies on
+//!    any object;
 //! 3. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
 
 use super::folder::{Folder, ProcessContext, Start};

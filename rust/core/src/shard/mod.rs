@@ -1,7 +1,7 @@
 //! One shard: which version is live, which are prepared, and how one becomes the other.
 //!
 //! Owns: the live state, prepared versions and their ancestry, promotion, replay, restore, requested materializations.
-//! Does not own: the computation of a batch (`session`), when to materialize (policy, Python), batching (`write`).
+//! Does not own: the computation of a batch (`session`), when to materialize (policy, Python), batching of the log (`write`).
 //!
 //! Invariants (the promises they carry in brackets):
 //! 1. The live state changes only by promoting, replaying or restoring a version whose handle the caller handed in, and
@@ -119,7 +119,6 @@ impl ShardContext {
         self.options.compression_in(self.store.is_remote())
     }
 
-    /// Resources for a session of this shard.
     /// The folder for changes that do not fit into memory; made when it is needed.
     pub(crate) fn spill_dir(&self) -> PathBuf {
         self.dir.join("spill")

@@ -262,7 +262,7 @@ impl Rebuilder {
         Ok((tables.await?, bytes))
     }
 
-    /// Fetches the wanted part of `snapshot` into the folder, and returns its bytes.
+    /// Fetches the wanted part of `snapshot` into the folder. Returns the number of bytes.
     async fn fetch(
         &self,
         source: &SourceVersion<'_>,

@@ -269,7 +269,7 @@ impl Shard {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The kept part of a replayed version.
+    /// The hints that were kept of a version without its change set.
     fn take_spilled_hints(&self, version: VersionId) -> Option<StateHints> {
         let hints = std::mem::take(&mut self.control.lock().spilled_hints);
         hints.into_iter().find(|(own, _)| *own == version).map(|(_, hints)| hints)

@@ -153,7 +153,7 @@ fn slice(offset: u64, length: u64) -> Result<std::ops::Range<usize>> {
     Ok(at..at + usize::try_from(length).map_err(Error::internal)?)
 }
 
-/// Adds the savepoint and the remedy.
+/// Adds the savepoint and the remedy to an error.
 pub(super) fn said(error: Error, uri: &str) -> Error {
     match error.kind() {
         ErrorKind::NotFound => error

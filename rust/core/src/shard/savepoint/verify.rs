@@ -20,12 +20,12 @@ use std::path::Path;
 const PARALLEL: usize = 4;
 const CHUNK: u64 = 8 << 20;
 
-/// A damaged object.
+/// A missing or damaged object.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Damage {
     /// Its name in the folder.
     pub object: String,
-    /// The damage.
+    /// What is wrong with it.
     pub what: String,
 }
 
