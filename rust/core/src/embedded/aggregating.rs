@@ -103,8 +103,7 @@ impl AggregatingState {
         let mut table = GroupTable::new(Arc::clone(&self.types.plan));
         table.fold_rows(&self.types.batch(keys, rows)?)?;
         let keys = BinaryArray::from_iter_values((0..table.len()).map(|i| table.key(i)));
-        self.member.update(|view, state| {
-            let kept = value::look_up(view, state, GROUPS, Bytes::Column(&keys), usize::MAX)?;
+        self.member.update(&keys, |kept, state| {
             let (mut changed, mut rows, mut scratch) = (BinaryBuilder::new(), BinaryBuilder::new(), Vec::new());
             for (i, row) in kept.iter().enumerate() {
                 // With a TTL each add begins it anew.

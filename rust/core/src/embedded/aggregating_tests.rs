@@ -250,3 +250,25 @@ fn other_aggregates_say_what_differs() {
     let renamed = [call("sum", &["value"], "renamed")];
     s.state.aggregating_state("t", (&DataType::Utf8, &DataType::Int64), &renamed, true, None).unwrap();
 }
+
+#[test]
+fn a_change_restores_a_local_state_that_was_lost() {
+    let world = world(&[]);
+    let s = world.open();
+    let (t, lists) =
+        (totals(&s.state, true).unwrap(), s.state.list_state("l", &DataType::Utf8, &DataType::Int64, None));
+    let lists = lists.unwrap();
+    for round in 1..4 {
+        t.add(&keys(&["a"]), Some(&longs(&[Some(1)]))).unwrap();
+        lists.append(&keys(&["a"]), &longs(&[Some(round)])).unwrap();
+        s.state.checkpoint().unwrap();
+        s.state.core.wait_applied();
+        // As after a failed write to the local disk.
+        s.state.core.shard().evict();
+    }
+    assert_eq!(t.get(&keys(&["a"])).unwrap().as_primitive::<Int64Type>().value(0), 3);
+    assert_eq!(
+        lists.get(&keys(&["a"])).unwrap().as_list::<i32>().value(0).as_ref(),
+        longs(&[Some(1), Some(2), Some(3)]).as_ref()
+    );
+}

@@ -7,13 +7,14 @@ use super::catalog::{Declaration, Entry};
 use super::core::Core;
 use super::lifetime::Lifetime;
 use super::{GROUP, GROUPS};
-use crate::kinds::StateRef;
 use crate::kinds::view::View;
 use crate::kinds::write::{APPEND, Bytes, Changes, PUT};
+use crate::kinds::{StateRef, value};
 use crate::states::Place;
 use crate::states::catalog::Kind;
+use crate::states::look_up::Values;
 use arrow_array::BinaryArray;
-use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
 use std::sync::Arc;
 
@@ -73,20 +74,19 @@ impl Member {
         self.core.apply(&admission, write, state, changes)
     }
 
-    /// Changes values to what `update` makes of the stored ones: keys and values. Nothing else changes the state in between.
+    /// Replaces the values of `keys`: `update` is given the stored ones, and returns the changed keys and values. Nothing else
+    /// changes the state in between.
     pub(super) fn update(
         &self,
-        update: impl FnOnce(View<'_>, StateRef) -> Result<(BinaryArray, BinaryArray)>,
+        keys: &BinaryArray,
+        update: impl FnOnce(&Values, StateRef) -> Result<(BinaryArray, BinaryArray)>,
     ) -> Result<()> {
         let admission = self.core.admit_change()?;
         let state = self.now()?;
         let _exclusive = self.core.exclusive(&admission);
-        // A read may be repeated, the update may not.
-        let mut update = Some(update);
-        let (keys, values) = self.core.view(false, |view| match update.take() {
-            Some(update) => update(view, state),
-            None => Err(Error::retryable("the local state was lost while a change read it").with_remedy("try again")),
-        })?;
+        let keys = Bytes::Column(keys);
+        let stored = self.core.view(false, |view| value::look_up(view, state, GROUPS, keys, usize::MAX))?;
+        let (keys, values) = update(&stored, state)?;
         let values = Some(Bytes::Column(&values));
         let changes = Changes { values, ..Changes::of_keys(PUT, Bytes::Column(&keys)) };
         let (state, changes) = self.expiring(state, changes);
