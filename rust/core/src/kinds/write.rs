@@ -206,7 +206,7 @@ impl<'a> Changes<'a> {
                 .flat_map(|values| self.span(row).map(move |i| values.get(i).map_or(0, <[u8]>::len)));
             self.key(row).len() + self.sub(row).map_or(0, <[u8]>::len) + values.max().unwrap_or(0) + ENTRY_BYTES
         };
-        let bytes = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(self.bytes()).unwrap_or(usize::MAX).saturating_add(ENTRY_BYTES);
         check_records(bytes, (0..rows).map(longest)).map_err(|error| error.context(format!("the state `{name}`")))?;
         match self.expires_at {
             None if state.ttl && (self.has(PUT) || self.has(APPEND)) => {
