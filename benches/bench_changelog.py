@@ -143,6 +143,8 @@ def test_changelog_compare_quick(tmp_path: Path) -> None:
 def test_changelog_s3_quick() -> None:
     script = Path(__file__).with_name("changelog_s3.py")
     env = {**os.environ, "PYTHONPATH": str(script.parent.parent / "tests")}
-    done = subprocess.run([sys.executable, str(script), "--quick"], capture_output=True, text=True, check=False, env=env)
+    done = subprocess.run(
+        [sys.executable, str(script), "--quick"], capture_output=True, text=True, check=False, env=env
+    )
     assert done.returncode == 0, done.stderr
     assert "200 writers: 1 PUT" in done.stdout, done.stdout
