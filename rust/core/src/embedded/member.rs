@@ -59,7 +59,8 @@ impl Member {
     /// Writes rows, all or none.
     pub(super) fn write(&self, changes: Changes<'_>) -> Result<()> {
         let admission = self.core.admit_change()?;
-        let (state, changes) = self.expiring(self.now()?, changes);
+        let state = self.now()?;
+        let changes = self.expiring(state, changes);
         changes.check(state, &self.name)?;
         let rules = state.kind.rules();
         if !rules.reads_before_write(changes) {
@@ -69,8 +70,7 @@ impl Member {
             return self.core.apply(&admission, write, state, changes);
         }
         let _exclusive = self.core.exclusive(&admission);
-        let walks = state.kind == Kind::Timers;
-        let write = self.core.view(walks, |view| rules.prepare(Some(view), state, changes, GROUPS))?;
+        let write = self.core.view(rules.writes_walk(), |view| rules.prepare(Some(view), state, changes, GROUPS))?;
         self.core.apply(&admission, write, state, changes)
     }
 
@@ -89,15 +89,15 @@ impl Member {
         let (keys, values) = update(&stored, state)?;
         let values = Some(Bytes::Column(&values));
         let changes = Changes { values, ..Changes::of_keys(PUT, Bytes::Column(&keys)) };
-        let (state, changes) = self.expiring(state, changes);
+        let changes = self.expiring(state, changes);
         changes.check(state, &self.name)?;
         let write = state.kind.rules().prepare(None, state, changes, GROUPS)?;
         self.core.apply(&admission, write, state, changes)
     }
 
     /// The same rows with the expiry of what is written now.
-    pub(super) fn expiring<'c>(&self, state: StateRef, changes: Changes<'c>) -> (StateRef, Changes<'c>) {
+    fn expiring<'c>(&self, state: StateRef, changes: Changes<'c>) -> Changes<'c> {
         let writes = changes.has(PUT) || changes.has(APPEND);
-        (state, Changes { expires_at: self.lifetime.expiry(state.now).filter(|_| writes), ..changes })
+        Changes { expires_at: self.lifetime.expiry(state.now).filter(|_| writes), ..changes }
     }
 }

@@ -1,6 +1,6 @@
 //! The kinds of states: how each lies in entries, and what reads, writes, pages, sweeps of it are.
 //!
-//! value, map, list, timers: one file a kind, which implements [`StateKind`]; list_layout, list_lists, timer_layout,
+//! value, map, list, timers: one file a kind, which implements [`StateKind`]; list_layout, list_sweep, timer_layout,
 //! first_timer: parts of these; view: changes and live version read as one; write: the rows of a write; page: pages of
 //! entries; sweep: the removal of expired entries; hints: bounds that save reads; distinct: distinct keys
 //!
@@ -108,6 +108,11 @@ pub(crate) trait StateKind: Sync {
 
     /// True if these changes depend on stored entries.
     fn reads_before_write(&self, _: Changes<'_>) -> bool {
+        false
+    }
+
+    /// True if such changes walk the entries of [`Self::walked`], so that RocksDB must hold those of the live version.
+    fn writes_walk(&self) -> bool {
         false
     }
 

@@ -48,6 +48,10 @@ impl StateKind for TimerKind {
         changes.has(CLEAR)
     }
 
+    fn writes_walk(&self) -> bool {
+        true
+    }
+
     fn prepare<'c>(
         &self,
         view: Option<View<'_>>,

@@ -43,8 +43,7 @@ impl StateSession {
         self.or_end(|session| session.make_room(changes))?;
         let rules = state.kind.rules();
         let write = if rules.reads_before_write(changes) {
-            // Timers by key are walked, the heads of lists are looked up.
-            let walked = rules.walked().filter(|_| state.kind == Kind::Timers);
+            let walked = rules.walked().filter(|_| rules.writes_walk());
             let walked = walked.as_ref().map(|first| (state.id, std::slice::from_ref(first)));
             self.read(walked, |view| rules.prepare(Some(view), state, changes, groups))?
         } else {
