@@ -856,6 +856,42 @@ class ObjectFolder:
         """Writes, reads and removes a small object; fails if the store creates it twice."""
 
 @final
+class SparkCheckpoint:
+    """The checkpoint of a Spark query, read without Spark."""
+
+    def __new__(cls, uri: str, storage_options: Mapping[str, str]) -> SparkCheckpoint:
+        """Connects to `uri`; a local folder must be there."""
+    @property
+    def uri(self) -> str:
+        """The folder, without credentials."""
+    def has_files(self) -> bool:
+        """True if a file is anywhere in the folder."""
+    def query_id(self) -> str | None:
+        """The query that the checkpoint belongs to; None without metadata."""
+    def batches(self, log: str) -> dict[int, float]:
+        """The batches in `offsets` or `commits`, and when each entry was written, in seconds since the epoch."""
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file; None if there is none."""
+    def planned_millis(self, batch: int) -> int | None:
+        """When a batch was planned, in milliseconds since the epoch; None if its entry does not say so."""
+    def unreadable_form(self, batch: int) -> str | None:
+        """The setting that gave the state after `batch` a form that only Spark reads; None if there is none."""
+    def operators(self, batch: int) -> list[tuple[int, str, str]]:
+        """The stateful operators at a batch: Spark's number and name, and the properties of a processor as JSON."""
+    def variable(self, operator: int, name: str, batch: int, scratch: str) -> TextVariable:
+        """A reader of the variable `name`, one text for each key. `batch` is the newest that it will read; `scratch` an
+        empty local folder, which the caller removes."""
+
+@final
+class TextVariable:
+    """A variable of a processor; best read for batches in ascending order."""
+
+    def after(self, batch: int) -> list[tuple[int, str]]:
+        """Partitions and texts after a batch."""
+    def removed(self, batch: int) -> str | None:
+        """Evidence that Spark has removed the state after `batch`; None without any."""
+
+@final
 class SavepointFolder:
     """The folder of a savepoint, or of the state that one is taken of."""
 

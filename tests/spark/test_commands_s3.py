@@ -19,13 +19,13 @@ from pyspark.sql import functions as F
 from fastchangelog import cli
 from fastchangelog.spark import grouped
 from support.notes import changed
-from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
+from support.spark.stream_harness import end_state_server, rows_of, run
 from support.stores.fault_proxy import FaultProxy
 from support.stores.faults import PUT
 from support.stores.places import S3Place, s3_admin
 from support.stores.servers import s3_server
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = "k string, v bigint"
 PARTITIONS = "spark.sql.shuffle.partitions"

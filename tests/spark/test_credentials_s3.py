@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog.spark import grouped, read_state, redaction
 from support.spark.processor_harness import by_value
-from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, needs_rows, rows_of, run
+from support.spark.stream_harness import end_state_server, needs_rows, rows_of, run
 from support.stores.fault_proxy import FaultProxy
 from support.stores.faults import PUT, Refuse, Request
 from support.stores.places import SECRET, S3Place, s3_admin
@@ -102,7 +102,6 @@ class Counts(StatefulProcessor):
 
 
 @needs_rows
-@needs_readable_checkpoints
 def test_states_are_read_with_the_credentials_of_the_moment(
     spark: Any, feed: Any, bucket: S3Place, tmp_path: pathlib.Path
 ) -> None:

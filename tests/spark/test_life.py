@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-import fastchangelog as fc
 from fastchangelog.spark import grouped, metrics, settings
-from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
 from fastchangelog.spark.failures import explain_error
-from support.spark.stream_harness import FORMAT, PROVIDER, end_state_server, reads_checkpoints, rows_of, run
+from support.spark.stream_harness import FORMAT, PROVIDER, end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -186,13 +184,6 @@ def test_a_checkpoint_with_other_settings_is_refused_in_the_task(
         assert key in str(error.value)
         assert _last_line_of_the_traceback(error.value).startswith("fastchangelog.errors.InvalidArgumentError: ")
         assert "must be" in explain_error(error.value)
-
-
-@pytest.mark.skipif(reads_checkpoints, reason="this Spark reads the state of its checkpoints")
-def test_a_checkpoint_beyond_spark_4_0_is_refused_by_name(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    run(build(feed(SCHEMA, *BATCHES), tmp_path), tmp_path / "ckpt")
-    with pytest.raises(fc.InvalidArgumentError, match=r"Spark 4\.0\.\d+ cannot read .* need Spark 4\.1 or newer"):
-        SparkCheckpoints(lambda: spark).handles(str(tmp_path / "ckpt"))
 
 
 def test_a_failure_in_a_task_ends_with_our_line(feed: Any, tmp_path: pathlib.Path) -> None:

@@ -24,7 +24,7 @@ from fastchangelog.spark.failures import explain_error
 from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.stream import _check_version
 from support.spark.processor_harness import Job, by_value, compare, finish, sides, start
-from support.spark.stream_harness import needs_readable_checkpoints, needs_rows, rows_of, skip_without_rows
+from support.spark.stream_harness import needs_rows, rows_of, skip_without_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -307,7 +307,6 @@ def test_a_key_that_is_no_column_by_name_is_in_rows(feed: Any, spark: Any, tmp_p
     compare(feed, spark, tmp_path, Job(Shows, OUTPUT, keys=("K", "s.b", "s.a")), schema, batches)
 
 
-@needs_readable_checkpoints
 def test_a_savepoint_carries_a_processors_states(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     from fastchangelog.cli import main
 
@@ -356,7 +355,6 @@ class Parts(Total):
         yield Row(k=key[0], n=said)
 
 
-@needs_readable_checkpoints
 def test_a_savepoint_of_shards_without_rows_since_a_change(
     feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any
 ) -> None:

@@ -21,12 +21,12 @@ from pyspark.sql.streaming import StatefulProcessor
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
-from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
 from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, SEED, Script, script
-from support.spark.stream_harness import needs_readable_checkpoints, rows_of, run
+from support.spark.stream_harness import rows_of, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs_readable_checkpoints]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value("support.spark.processors")
 by_value(__name__)
 
@@ -335,9 +335,9 @@ def test_checkpoints_whose_path_spark_escapes_are_read(
         run(grouped(source.stream(), "k", state=str(state)).agg(F.sum("v").alias("s")), checkpoint)
         found = read_state(spark, checkpoint, state)
         assert sorted(tuple(row)[:2] for row in found.collect()) == [("a", 4), ("b", 2)], name
-        assert SparkCheckpoints(lambda: spark).roots(str(checkpoint)).batches == (0,), name
+        assert query_checkpoints(spark).roots(str(checkpoint)).batches == (0,), name
         missing = str(checkpoint) + " gone"
-        assert SparkCheckpoints(lambda: spark).query_id(missing) is None
+        assert query_checkpoints(spark).query_id(missing) is None
         code = cli.main(["sweep", str(state), "--checkpoint", str(checkpoint), "--json"])
         said = capsys.readouterr()
         assert code == cli.OK, said.err

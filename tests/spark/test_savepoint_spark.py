@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError
 from fastchangelog.spark import grouped
-from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
+from support.spark.stream_harness import end_state_server, rows_of, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = "k string, v bigint"
 PARTITIONS = "spark.sql.shuffle.partitions"

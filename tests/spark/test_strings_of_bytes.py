@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from fastchangelog import cli
 from fastchangelog.spark import grouped
-from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
+from support.spark.stream_harness import end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -119,7 +119,6 @@ def test_values_are_ordered_as_bytes(feed: Any, tmp_path: pathlib.Path, kind: st
     _compare(source, tmp_path, ["k", f"{made} as v", "n"], named, ["k", *seen, "x", "y"])
 
 
-@needs_readable_checkpoints
 def test_they_survive_restarts_savepoints_and_exports(
     spark: Any, feed: Any, conf: Any, tmp_path: pathlib.Path, capsys: Any
 ) -> None:

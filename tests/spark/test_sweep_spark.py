@@ -19,11 +19,11 @@ from fastchangelog.errors import StateNotFoundError, StoreError
 from fastchangelog.gc.collector import Collector
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.spark import grouped
-from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.notes import changed
-from support.spark.stream_harness import end_state_server, needs_readable_checkpoints, rows_of, run
+from support.spark.stream_harness import end_state_server, rows_of, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs_readable_checkpoints]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 SCHEMA = "k string, v bigint"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
@@ -63,7 +63,7 @@ def sweep(spark: Any, state: pathlib.Path, *locations: pathlib.Path, **given: An
     without_grace(state)
     folder = _internal.ObjectFolder(str(state), {}, {})
     settings = {"grace": 0.0, "clock": lambda: 4e9, "delete": True, **given}
-    return Collector(folder, SparkCheckpoints(lambda: spark), locations=map(str, locations), **settings).run()
+    return Collector(folder, query_checkpoints(spark), locations=map(str, locations), **settings).run()
 
 
 def files(state: pathlib.Path) -> set[str]:
@@ -255,7 +255,7 @@ def test_batches_whose_state_spark_has_removed_are_not_counted(
 
 
 def test_an_unmounted_folder_is_no_proof_of_a_lost_checkpoint(spark: Any, tmp_path: pathlib.Path) -> None:
-    checkpoints = SparkCheckpoints(lambda: spark)
+    checkpoints = query_checkpoints(spark)
     (tmp_path / "other").write_text("a file beside it")
     assert checkpoints.query_id(str(tmp_path / "ckpt")) is None
     with pytest.raises(StateNotFoundError, match="may not see it"):

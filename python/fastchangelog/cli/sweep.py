@@ -1,14 +1,13 @@
 """`fastchangelog sweep`: one garbage collection of a state root, with a Spark session, and its report.
 
 Owns: the command, the connection to the state's store, the report for people and for machines.
-Does not own: the collection (`gc`), Spark's checkpoints (`spark.checkpoint.handles`).
+Does not own: the collection (`gc`), Spark's checkpoints (`checkpoints.handles`).
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +20,6 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.hidden import Hidden
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from fastchangelog.gc.collector import CheckpointReader, Roots
     from fastchangelog.gc.plan import Entry
     from fastchangelog.gc.report import FolderReport
 
@@ -206,6 +202,7 @@ def sweep(request: SweepRequest) -> SweepResult:
     from fastchangelog import _internal
     from fastchangelog.gc.collector import Collector
     from fastchangelog.options import gather_options, gather_storage_options, parse_duration, refuse_secrets
+    from fastchangelog.savepoints.source import StateSource, source_checkpoints
 
     grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
@@ -217,9 +214,10 @@ def sweep(request: SweepRequest) -> SweepResult:
     for location in request.checkpoints:
         refuse_secrets("the checkpoint", location)
     with on_demand(Hidden(request.conf), "sweep", request.status) as session:
+        source = StateSource("", request.root, storage_options=request.storage_options, conf=request.conf)
         collector = Collector(
             root,
-            _Checkpoints(session),
+            source_checkpoints(session, request.root, source),
             grace=grace,
             clock=time.time,
             locations=request.checkpoints,
@@ -239,29 +237,6 @@ def _check_root(root: str) -> None:
     path = local_path(root)
     if path is not None and not os.path.isdir(path):
         raise InvalidArgumentError(f"{path} is not a folder; give the state= of grouped()")
-
-
-class _Checkpoints:
-    """Spark's checkpoints, read with PySpark once there is one to read: states of programs need neither."""
-
-    def __init__(self, session: Callable[[], SparkSession]) -> None:
-        self._session = session
-
-    @functools.cached_property
-    def _reader(self) -> CheckpointReader:
-        try:
-            from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
-        except ImportError as error:
-            raise InvalidArgumentError(
-                f"a query's checkpoint is read with Spark: {error}; install fastchangelog[spark]"
-            ) from None
-        return SparkCheckpoints(self._session)
-
-    def query_id(self, location: str) -> str | None:
-        return self._reader.query_id(location)
-
-    def roots(self, location: str) -> Roots:
-        return self._reader.roots(location)
 
 
 def _sum(entries: tuple[Entry, ...]) -> dict[str, int]:

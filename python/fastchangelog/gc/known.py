@@ -1,7 +1,7 @@
 """The locations of a query's checkpoint, as sweeps were told of them.
 
 Owns: the two notes that keep them, the rules by which they are known, forgotten and lost.
-Does not own: what is at a location (`spark.checkpoint.handles`), what is deleted (`gc.plan`), when notes are written
+Does not own: what is at a location (`checkpoints.handles`), what is deleted (`gc.plan`), when notes are written
 (`gc.collector`).
 
 Invariants:

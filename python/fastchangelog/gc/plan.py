@@ -1,7 +1,7 @@
 """Which objects of a state's folder may be deleted: the decision, without any I/O.
 
 Owns: reachability, grace, what one collection stores for the next, and the order of deletions.
-Does not own: listing, reading or deleting anything (`gc.collector`), Spark's checkpoint (`spark.checkpoint.handles`),
+Does not own: listing, reading or deleting anything (`gc.collector`), Spark's checkpoint (`checkpoints.handles`),
 the clock (a parameter).
 
 Invariants of a `Plan` (P6):

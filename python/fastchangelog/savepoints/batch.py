@@ -19,7 +19,7 @@ def describe_batch(source: StateSource, *, count: bool) -> dict[str, Any]:
     """The state of a batch, ready for JSON. With `count` each shard is read: `counts` has the number of values,
     elements, map entries or timers of each state of a processor, `keys` the number of keys of an aggregation."""
     found = find_handles(source)
-    from fastchangelog.spark.checkpoint.state_handles import newest_schema
+    from fastchangelog.checkpoints.state_handles import newest_schema
 
     schema = newest_schema(dict(enumerate(found.handles)))
     said = {

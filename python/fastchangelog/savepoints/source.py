@@ -1,8 +1,8 @@
 """The source of a savepoint: a batch of a query's checkpoint, and the root of its state.
 
 Owns: the source's parts, the connection to its store.
-Does not own: reading checkpoints (`spark.checkpoint.handles`), the assignment of handles to states
-(`spark.checkpoint.state_handles`), the Spark session (a parameter), savepoints (the core).
+Does not own: reading checkpoints (`checkpoints.handles`), the assignment of handles to states
+(`checkpoints.state_handles`), the Spark session (a parameter), savepoints (the core).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastchangelog import _internal
+from fastchangelog.checkpoints.handles import QueryCheckpoints
+from fastchangelog.checkpoints.locations import default_file_system
+from fastchangelog.checkpoints.state_handles import choose_state
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import existing_folder, gather_options, gather_storage_options
@@ -22,11 +25,14 @@ from fastchangelog.options import existing_folder, gather_options, gather_storag
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fastchangelog.checkpoints.files import CheckpointFiles
+
 __all__ = [
     "FoundHandles",
     "ProgressReport",
     "StateSource",
     "absolute_uri",
+    "source_checkpoints",
     "find_handles",
     "savepoint_folder",
     "scratch_folder",
@@ -76,15 +82,10 @@ class FoundHandles:
 
 def find_handles(source: StateSource) -> FoundHandles:
     """The handles of all shards of the batch, with the state they belong to."""
-    try:
-        from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
-        from fastchangelog.spark.checkpoint.state_handles import choose_state
-    except ImportError as error:
-        raise InvalidArgumentError(f"a checkpoint is read with Spark: {error}") from None
     uri = existing_folder(source.root)
     root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source).show())
     with source.session() as session:
-        checkpoints = SparkCheckpoints(session)
+        checkpoints = source_checkpoints(session, uri, source)
         query, batch, operators = checkpoints.handles(source.checkpoint, source.batch)
         planned = checkpoints.time_of(source.checkpoint, batch)
     found = choose_state(
@@ -99,6 +100,33 @@ def find_handles(source: StateSource) -> FoundHandles:
     )
     handles = tuple(handle for _, handle in sorted(found.handles.items()))
     return FoundHandles(query, found.name, batch, planned, handles, root.child(f"{query}/{found.name}").uri)
+
+
+def source_checkpoints(session: Callable[[], SparkSession], root: str, source: StateSource) -> QueryCheckpoints:
+    """The reader of checkpoints for a command; Spark is started for those that the core does not read."""
+    return QueryCheckpoints(
+        by_spark(session),
+        default_fs=default_file_system(source.conf),
+        root=root,
+        storage_options=Hidden({name: str(value) for name, value in source.storage_options.items()}),
+        conf=Hidden(source.conf),
+    )
+
+
+def by_spark(session: Callable[[], SparkSession]) -> Callable[[str], CheckpointFiles]:
+    """Opens locations through Spark, where PySpark is installed."""
+
+    def open_files(location: str) -> CheckpointFiles:
+        try:
+            from fastchangelog.spark.checkpoint.files import files_by_spark
+        except ImportError as error:
+            raise InvalidArgumentError(
+                f"{location} is read with Spark, and not without it as file://, s3://, gs:// and az://: {error}; "
+                "install fastchangelog[spark]"
+            ) from None
+        return files_by_spark(session)(location)
+
+    return open_files
 
 
 def storage_options_of(uri: str, source: StateSource) -> Hidden[dict[str, str]]:

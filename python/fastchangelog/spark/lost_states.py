@@ -15,8 +15,8 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from fastchangelog.checkpoints.state_handles import objects_of
 from fastchangelog.errors import StateNotFoundError
-from fastchangelog.spark.checkpoint.state_handles import objects_of
 from fastchangelog.spark.renewal import request_text
 
 __all__ = ["open_or_explain"]

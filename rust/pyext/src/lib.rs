@@ -19,6 +19,7 @@ mod rows;
 mod savepoint_folder;
 mod server;
 mod session;
+mod spark_checkpoint;
 mod split;
 mod state;
 mod state_codec;
@@ -58,6 +59,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<savepoint_folder::SavepointFolder>()?;
     module.add_class::<savepoint_folder::SavepointEntries>()?;
     module.add_class::<session::SessionClient>()?;
+    module.add_class::<spark_checkpoint::SparkCheckpoint>()?;
+    module.add_class::<spark_checkpoint::TextVariable>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;
     module.add_class::<state_session::StateSession>()?;

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod checkpoint;
+pub mod foreign;
 pub mod group_range;
 pub mod hot;
 pub mod keyed;

@@ -224,7 +224,7 @@ impl SharedResources {
 pub(super) struct Database(Option<DB>);
 
 impl Database {
-    fn open(dir: &Path, open: impl FnOnce() -> Result<DB, rocksdb::Error>) -> Result<Self> {
+    pub(super) fn open(dir: &Path, open: impl FnOnce() -> Result<DB, rocksdb::Error>) -> Result<Self> {
         check_files()?;
         let _opening = no_fork();
         open().map(|db| Self(Some(db))).map_err(|e| open_error(dir, &e))

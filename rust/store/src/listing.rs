@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 const ODD_NAME: &str = "no object of a state has such a name";
@@ -75,6 +75,26 @@ impl Store {
             .await
     }
 
+    /// True if an object is anywhere in this folder.
+    pub async fn has_objects(&self) -> Result<bool> {
+        if let Some(root) = self.inner.local.clone() {
+            let folder = root.join(&self.below_root);
+            let found = tokio::task::spawn_blocking(move || has_files(folder)).await.map_err(Error::internal)?;
+            return found.map_err(|e| unreadable(&self.uri, &e));
+        }
+        let path = if self.prefix.is_empty() { None } else { Some(self.path("")?) };
+        let limit = self.inner.requests.limits.timeout;
+        self.inner
+            .requests
+            .run(self.call("list", "", None), |_| async {
+                let mut stream = self.inner.store.list(path.as_ref());
+                let first = tokio::time::timeout(limit, stream.next()).await;
+                let first = first.map_err(|_| Failure::Again(format!("no answer within {limit:?}")))?;
+                Ok(first.transpose()?.is_some())
+            })
+            .await
+    }
+
     fn listed(&self, meta: &object_store::ObjectMeta) -> Option<Listed> {
         let name = meta.location.as_ref().strip_prefix(self.prefix.as_str())?.trim_start_matches('/');
         let modified_millis = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
@@ -116,6 +136,25 @@ impl Store {
             None => Ok(found.objects),
         }
     }
+}
+
+/// True if a file is anywhere below a folder; false if the folder is not there.
+fn has_files(folder: PathBuf) -> io::Result<bool> {
+    let mut folders = vec![folder];
+    while let Some(folder) = folders.pop() {
+        let entries = match std::fs::read_dir(&folder) {
+            Err(e) if e.kind() == ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                return Ok(true);
+            }
+            folders.push(entry.path());
+        }
+    }
+    Ok(false)
 }
 
 fn unreadable(place: &str, error: &io::Error) -> Error {

@@ -1,31 +1,69 @@
 """A checkpoint's files and tables, as Spark's public sources read them.
 
-Owns: each read of a checkpoint (`binaryFile`, `text`, `state-metadata`, `statestore`), and the error for what Spark
-cannot read.
-Does not own: what the files mean (`handles`, `spark_states`), paths that Spark's sources misread (`paths`).
+Owns: each read of a checkpoint (`binaryFile`, `text`, `state-metadata`, `statestore`), the error for what Spark cannot
+read, and a reader for locations that the core does not read.
+Does not own: what the files mean (`checkpoints.handles`, `spark_states`), paths that Spark's sources misread (`paths`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from fastchangelog.errors import StoreError
+from fastchangelog.checkpoints.files import CheckpointFiles, StatefulOperator, UnreadableStateError, plain_location
+from fastchangelog.checkpoints.handles import QueryCheckpoints
+from fastchangelog.errors import FastChangelogError, InvalidArgumentError, SchemaMismatchError, StoreError
+from fastchangelog.hidden import Hidden
+from fastchangelog.spark import internals, settings, versions
 from fastchangelog.spark.checkpoint.paths import readable_path, shown
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CheckpointFiles", "plain_location", "unreadable"]
+__all__ = ["SparkFiles", "files_by_spark", "query_checkpoints", "unreadable"]
+
+#: Spark's names of files of RocksDB's state: a version, an id under format 2, and a kind.
+_STATE_FILE = re.compile(r"([0-9]+)(?:_[^/]*)?\.(zip|changelog)")
 
 _Read = TypeVar("_Read")
 
 
-class CheckpointFiles:
-    """What is in a checkpoint, or in another folder."""
+def files_by_spark(session: Callable[[], SparkSession]) -> Callable[[str], CheckpointFiles]:
+    """Opens locations through a session that is created when the first one is opened."""
+    ready: list[SparkSession] = []
+
+    def open_files(location: str) -> CheckpointFiles:
+        if not ready:
+            spark = session()
+            settings.prepare_session(spark)  # the source reads state by the session's settings
+            ready.append(spark)
+        return SparkFiles(ready[0], plain_location(location))
+
+    return open_files
+
+
+def query_checkpoints(
+    spark: SparkSession, root: str = "", storage_options: Hidden[Mapping[str, str]] | None = None
+) -> QueryCheckpoints:
+    """The checkpoints that a session sees, read by the core where it can. `storage_options` are those of the state's
+    `root`."""
+    return QueryCheckpoints(
+        files_by_spark(lambda: spark),
+        default_fs=internals.default_file_system(spark),
+        local=not internals.is_connect(spark),
+        root=root,
+        storage_options=storage_options,
+        conf=Hidden(dict(spark.conf.getAll)),
+    )
+
+
+class SparkFiles:
+    """A `checkpoints.files.CheckpointFiles` over a session."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
@@ -61,12 +99,31 @@ class CheckpointFiles:
         rows = self._read(name, lambda: read.text(f"{self._path}/{name}", wholetext=True).collect())
         return None if rows is None else "".join(row[0] for row in rows).splitlines()
 
-    def operators(self) -> list[Row]:
-        """What Spark says of the stateful operators."""
+    def operators(self, batch: int) -> list[StatefulOperator]:
+        """See `CheckpointFiles`."""
+        found = self.all_operators()
+        if found and not versions.READS_OWN_CHECKPOINTS(self._spark.version):
+            raise InvalidArgumentError(
+                f"Spark {self._spark.version} cannot read the state of its own checkpoints, {self._location} among "
+                f"them; use Spark {versions.READS_OWN_CHECKPOINTS} or newer, and a checkpoint that it has started"
+            )
+        return found
+
+    def all_operators(self) -> list[StatefulOperator]:
+        """What Spark says of the stateful operators, a row for each store."""
         try:
-            return self._spark.read.format("state-metadata").load(self._path).collect()
+            rows = self._spark.read.format("state-metadata").load(self._path).collect()
         except Exception as error:
             raise unreadable(self._location, error) from None
+        return [
+            StatefulOperator(int(row["operatorId"]), str(row["operatorName"]), row["operatorProperties"] or "")
+            for row in rows
+        ]
+
+    @contextmanager
+    def variable(self, operator: int, name: str, batch: int) -> Iterator[_Variable]:
+        """See `CheckpointFiles`."""
+        yield _Variable(self, self._location, operator, name)
 
     def state(self, operator: int, batch: int, **options: str) -> DataFrame:
         """The state of an operator after a batch."""
@@ -87,15 +144,53 @@ class CheckpointFiles:
             raise unreadable(f"{self._location}/{name}" if name else self._location, error) from None
 
 
-def plain_location(location: str) -> str:
-    """The location without a slash at its end."""
-    return location.rstrip("/") or location
+class _Variable:
+    def __init__(self, files: SparkFiles, location: str, operator: int, name: str) -> None:
+        self._files = files
+        self._location = location
+        self._operator = operator
+        self._name = name
+
+    def after(self, batch: int) -> list[tuple[int, str]]:
+        name = self._name
+        try:
+            frame = self._files.state(self._operator, batch, stateVarName=name)
+            fields: Any = frame.schema["value"].dataType
+            if fields.names[:1] != [name] or fields[0].dataType.typeName() != "string":
+                raise SchemaMismatchError(
+                    f"{self._location}: operator {self._operator} keeps {fields.simpleString()} as `{name}`, which is "
+                    "not ours"
+                )
+            rows = frame.select("partition_id", f"value.{name}").collect()
+        except FastChangelogError:
+            raise
+        except Exception as error:  # of PySpark, or of Py4J for what a task failed with
+            raise UnreadableStateError(_last_cause(error)) from None
+        return [(row[0], row[1]) for row in rows if row[1] is not None]  # a shard may have no rows yet
+
+    def removed(self, batch: int) -> str | None:
+        """See `checkpoints.files.Variable`. Spark removes all files of a partition before a snapshot. Where one file
+        was lost, older ones are still there."""
+        stores: dict[str, list[tuple[int, str]]] = {}
+        for path in self._files.below(f"state/{self._operator}"):
+            folder, _, name = path.rpartition("/")
+            found = _STATE_FILE.fullmatch(name)
+            if found is not None:
+                stores.setdefault(folder, []).append((int(found[1]), found[2]))
+        for folder, files in sorted(stores.items()):
+            oldest = min(version for version, _ in files)
+            if oldest > batch + 1 and (oldest, "zip") in files:  # the version after batch N is N + 1
+                return f"the oldest version in {folder} is {oldest}, the one after batch {oldest - 1}"
+        return None
 
 
 def unreadable(what: str, error: Exception) -> StoreError:
-    """The error for what Spark cannot read, in one line: the last cause of a Java stack, else PySpark's own text."""
+    """The error for what Spark cannot read, in one line."""
+    return StoreError(f"{what}: {_last_cause(error)}")
+
+
+def _last_cause(error: Exception) -> str:
+    """The last cause of a Java stack, else PySpark's own text."""
     lines = [line.strip() for line in shown(str(error)).strip().splitlines()] or [type(error).__name__]
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
-    return StoreError(
-        f"{what}: {(causes or lines)[-1 if causes else 0].removeprefix('Caused by: ').lstrip(': ')[:400]}"
-    )
+    return (causes or lines)[-1 if causes else 0].removeprefix("Caused by: ").lstrip(": ")[:400]

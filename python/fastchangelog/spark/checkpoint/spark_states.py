@@ -1,7 +1,7 @@
 """Spark's own state: what a checkpoint of Spark's operators holds after its last batch.
 
 Owns: operators, their variables, schemas and rows, and the source offsets.
-Does not own: reading files (`files`), checkpoints of this package (`handles`), what becomes of the rows
+Does not own: reading files (`files`), checkpoints of this package (`checkpoints.handles`), what becomes of the rows
 (`aggregates.seed`, `processor.imported`).
 
 At `load()`, the sources `state-metadata` and `statestore` take a checkpoint's format from the session's settings, not
@@ -16,9 +16,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from fastchangelog.checkpoints.files import StatefulOperator, plain_location
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError, StoreError
 from fastchangelog.spark import internals, settings, versions
-from fastchangelog.spark.checkpoint.files import CheckpointFiles, plain_location, unreadable
+from fastchangelog.spark.checkpoint.files import SparkFiles, unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str, batch: int | None = None) -> None:
         self._spark = spark
         self.location = plain_location(location)
-        self._files = CheckpointFiles(spark, self.location)
+        self._files = SparkFiles(spark, self.location)
         committed = self._files.log("commits")
         if not committed:
             raise StateNotFoundError(
@@ -125,10 +126,10 @@ class Checkpoint:
     def operators(self) -> list[Operator]:
         """The stateful operators, by number."""
         with self._settings():
-            rows = self._files.operators()
+            rows = self._files.all_operators()
         found: dict[int, Operator] = {}
         for row in rows:  # a join has several stores, and a row for each
-            found.setdefault(int(row["operatorId"]), _operator(row))
+            found.setdefault(row.number, _operator(row))
         return [found[number] for number in sorted(found)]
 
     def operator(self, number: int | None) -> Operator:
@@ -198,13 +199,13 @@ class Checkpoint:
                 conf.set(settings.FORMAT_VERSION, before)
 
 
-def _operator(row: Any) -> Operator:
-    number, name = int(row["operatorId"]), str(row["operatorName"])
+def _operator(row: StatefulOperator) -> Operator:
+    number, name = row.number, row.name
     if name.startswith("stateStoreSave"):
         return Operator(number, name, "aggregate")
     if not name.startswith("transformWithState"):
         return Operator(number, name, "other")
-    properties = json.loads(row["operatorProperties"] or "{}")
+    properties = json.loads(row.properties or "{}")
     listed = properties.get("stateVariables", [])
     variables = tuple(
         Variable(v["stateName"], _KINDS[v["stateVariableType"]], bool(v.get("ttlEnabled")))

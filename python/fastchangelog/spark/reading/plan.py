@@ -1,7 +1,7 @@
 """`read_state`: the state of a query at one of its batches, as a DataFrame.
 
 Owns: the entry point, its checks, the plan: one task for each shard.
-Does not own: reading checkpoints (`checkpoint.handles`), which handles (`checkpoint.state_handles`), reading a shard
+Does not own: reading checkpoints (`checkpoints.handles`), which handles (`checkpoints.state_handles`), reading a shard
 (`scan`), columns (`columns`, `aggregates.stored`).
 """
 
@@ -20,13 +20,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS, CatalogState, is_processor, states_of
+from fastchangelog.checkpoints.state_handles import choose_state, newest_schema
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import existing_folder
 from fastchangelog.spark import internals, settings
 from fastchangelog.spark.aggregates.stored import labelled_rows, stored_spec
-from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
-from fastchangelog.spark.checkpoint.state_handles import choose_state, newest_schema
+from fastchangelog.spark.checkpoint.files import query_checkpoints
 from fastchangelog.spark.reading.columns import StateColumns
 from fastchangelog.spark.reading.scan import aggregate_rows, processor_rows
 from fastchangelog.spark.task import ArrowFunction
@@ -107,7 +107,7 @@ def read_state(
     root = existing_folder(settings.given_root(spark, state))
     gathered = settings.read_options(spark, options)
     storage = settings.storage_options(spark, root, hidden)
-    checkpoints = SparkCheckpoints(lambda: spark)
+    checkpoints = query_checkpoints(spark, root, settings.resolve(storage))
     query, chosen, operators = checkpoints.handles(location, batch)
     found = choose_state(
         _internal.ObjectFolder(root, gathered, settings.resolve(storage).show()),

@@ -2,7 +2,7 @@
 
 Owns: a session at a private server over a handle or over a savepoint, and the walk over a state; the entries of
 aggregates of a handle.
-Does not own: the private server (`server.private`), columns (`columns`), which handles (`checkpoint.state_handles`).
+Does not own: the private server (`server.private`), columns (`columns`), which handles (`checkpoints.state_handles`).
 
 Nothing is committed and nothing is written to the state's folder. A local copy of the shard is on the executor's disk
 while it is read.

@@ -22,7 +22,7 @@ from fastchangelog.layout import FOLDER_META
 from fastchangelog.savepoints.savepoint import take_savepoint
 from fastchangelog.savepoints.source import StateSource
 from fastchangelog.savepoints.verification import verify_checkpoint, verify_savepoint
-from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
+from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.kills.answers import Trouble
 from support.kills.campaign import checks
 from support.kills.campaign.entries import ENTRIES
@@ -70,7 +70,7 @@ class Outside:
         root = _internal.ObjectFolder(str(folder / "state"), {}, {})
         collector = Collector(
             root,
-            SparkCheckpoints(lambda: self._spark),
+            query_checkpoints(self._spark),
             grace=grace,
             clock=time.time,
             locations=[str(folder / "checkpoint")],
@@ -101,7 +101,7 @@ class Outside:
         report = self.sweep(folder, 0.0)
         if report.kept_because is not None:
             raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
-        roots = SparkCheckpoints(lambda: self._spark).roots(str(folder / "checkpoint"))
+        roots = query_checkpoints(self._spark).roots(str(folder / "checkpoint"))
         state = folder / "state" / report.folder
         lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.adoptable])
         if lost:

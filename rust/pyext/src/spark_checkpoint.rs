@@ -1,0 +1,133 @@
+//! Spark's checkpoints as Python sees them. Owns: signatures; files and formats are `fastchangelog-spark`'s.
+
+use crate::detached::{ProcessBound, detached, exclusive, raise};
+use fastchangelog_core::shard::savepoint::attended;
+use fastchangelog_format::config::Options;
+use fastchangelog_format::{Error, Result};
+use fastchangelog_spark as spark;
+use fastchangelog_spark::{Checkpoint, Log, Operator};
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use fastchangelog_store::{Store, start_io_threads};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use tokio::runtime::Runtime;
+
+const WHAT: &str = "checkpoint";
+const VARIABLE: &str = "state variable";
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct SparkCheckpoint {
+    folder: ProcessBound<(Store, Arc<Runtime>)>,
+}
+
+impl SparkCheckpoint {
+    fn run<T: Send, F>(&self, py: Python<'_>, work: impl FnOnce(Checkpoint) -> F + Send) -> PyResult<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        detached(py, |tick| {
+            let (store, runtime) = self.folder.get(WHAT)?;
+            attended(runtime.handle(), work(Checkpoint::new(store.clone())), tick)
+        })
+    }
+}
+
+#[pymethods]
+impl SparkCheckpoint {
+    #[new]
+    fn new(py: Python<'_>, uri: &str, storage_options: BTreeMap<String, String>) -> PyResult<Self> {
+        detached(py, |_| {
+            let points = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
+            let store = Store::open(uri, &storage_options, &Options::default(), SharedMetrics::default(), points)?;
+            Ok(Self { folder: ProcessBound::new((store, Arc::new(start_io_threads()?))) })
+        })
+    }
+
+    #[getter]
+    fn uri(&self, py: Python<'_>) -> PyResult<&str> {
+        Ok(self.folder.get(WHAT).map_err(|e| raise(py, &e))?.0.uri())
+    }
+
+    fn has_files(&self, py: Python<'_>) -> PyResult<bool> {
+        let (store, _) = self.folder.get(WHAT).map_err(|e| raise(py, &e))?;
+        let store = store.clone();
+        self.run(py, |_| async move { store.has_objects().await })
+    }
+
+    fn query_id(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.run(py, |checkpoint| async move { checkpoint.query_id().await })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are exact")]
+    fn batches(&self, py: Python<'_>, log: &str) -> PyResult<BTreeMap<u64, f64>> {
+        let log = [Log::Offsets, Log::Commits].into_iter().find(|known| known.folder() == log);
+        let found = self.run(py, |checkpoint| async move {
+            let log = log.ok_or_else(|| Error::internal("a log that no checkpoint has"))?;
+            checkpoint.batches(log).await
+        })?;
+        Ok(found.into_iter().map(|(batch, millis)| (batch, millis as f64 / 1000.0)).collect())
+    }
+
+    fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let bytes = self.run(py, |checkpoint| async move { checkpoint.read(name).await })?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    fn planned_millis(&self, py: Python<'_>, batch: u64) -> PyResult<Option<i64>> {
+        let offset = self.run(py, |checkpoint| async move { checkpoint.offset(batch).await })?;
+        Ok(offset.map(|offset| offset.batch_timestamp_ms).filter(|millis| *millis != 0))
+    }
+
+    fn unreadable_form(&self, py: Python<'_>, batch: u64) -> PyResult<Option<String>> {
+        self.run(py, |checkpoint| async move { checkpoint.unreadable_form(batch).await })
+    }
+
+    fn operators(&self, py: Python<'_>, batch: u64) -> PyResult<Vec<(u64, String, String)>> {
+        let found = self.run(py, |checkpoint| async move {
+            let files = checkpoint.state_files().await?;
+            checkpoint.operators(&files, batch).await
+        })?;
+        Ok(found.into_iter().map(|Operator { number, name, properties, .. }| (number, name, properties)).collect())
+    }
+
+    fn variable(
+        &self,
+        py: Python<'_>,
+        operator: u64,
+        name: &str,
+        batch: u64,
+        scratch: PathBuf,
+    ) -> PyResult<TextVariable> {
+        let (_, runtime) = self.folder.get(WHAT).map_err(|e| raise(py, &e))?;
+        let opened = self.run(py, |checkpoint| async move {
+            let files = checkpoint.state_files().await?;
+            let operators = checkpoint.operators(&files, batch).await?;
+            let found = operators.iter().find(|known| known.number == operator);
+            let found = found.ok_or_else(|| Error::not_found(format!("there is no operator {operator}")))?;
+            spark::TextVariable::open(&checkpoint, &files, found, name, batch, &scratch).await
+        })?;
+        Ok(TextVariable(ProcessBound::new((Mutex::new(opened), Arc::clone(runtime)))))
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct TextVariable(ProcessBound<(Mutex<spark::TextVariable>, Arc<Runtime>)>);
+
+#[pymethods]
+impl TextVariable {
+    fn after(&self, py: Python<'_>, batch: u64) -> PyResult<Vec<(u32, String)>> {
+        detached(py, |tick| {
+            let (variable, runtime) = self.0.get(VARIABLE)?;
+            let mut variable = exclusive(variable, VARIABLE)?;
+            attended(runtime.handle(), variable.after(batch), tick)
+        })
+    }
+
+    fn removed(&self, py: Python<'_>, batch: u64) -> PyResult<Option<String>> {
+        detached(py, |_| Ok(exclusive(&self.0.get(VARIABLE)?.0, VARIABLE)?.removed(batch)))
+    }
+}

@@ -1,0 +1,226 @@
+//! Checkpoints that Spark wrote, read as Spark's own source reads them.
+//!
+//! Owns: the comparison with what Spark read (`checkpoints/*/expected.json`), and damage to every file.
+//! Does not own: live queries, which the tests of Python compare on each version of Spark.
+//!
+//! `processor-*` are queries of this library's operator, by version of Spark; `aggregate-*` are Spark's own aggregations.
+//! Spark cannot read what 4.0 wrote, so the test for that one compares with nothing.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use fastchangelog_format::config::Options;
+use fastchangelog_format::error::{Error, ErrorKind, Result};
+use fastchangelog_spark::{Checkpoint, Log, Operator, Provider, StoreId, TextVariable, UnsafeRow};
+use fastchangelog_store::Store;
+use fastchangelog_store::failpoint::Failpoints;
+use fastchangelog_store::metrics::SharedMetrics;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+/// Partitions and rows, by batch.
+type Rows = BTreeMap<u64, Vec<(u32, String)>>;
+
+const ALL: [&str; 7] = [
+    "processor-4.0",
+    "processor-4.1",
+    "processor-4.2",
+    "processor-4.3",
+    "aggregate-hdfs",
+    "aggregate-format-1",
+    "aggregate-format-2",
+];
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name)
+}
+
+fn copied(name: &str) -> TempDir {
+    let to = tempfile::tempdir().unwrap();
+    copy(&golden(name), to.path());
+    to
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            fs::create_dir_all(&target).unwrap();
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+fn opened(folder: &Path) -> Checkpoint {
+    let uri = folder.to_str().unwrap();
+    let points = Failpoints::parse("").unwrap();
+    let metrics = SharedMetrics::default();
+    Checkpoint::new(Store::open(uri, &BTreeMap::new(), &Options::default(), metrics, points).unwrap())
+}
+
+/// All rows of the checkpoint's batches, in the order `order` gives them.
+async fn rows(folder: &Path, order: impl Fn(&mut Vec<u64>)) -> Result<Rows> {
+    let checkpoint = opened(folder);
+    let mut batches: Vec<u64> = checkpoint.batches(Log::Commits).await?.into_keys().collect();
+    let newest = *batches.last().expect("a batch");
+    order(&mut batches);
+    let files = checkpoint.state_files().await?;
+    let operators = checkpoint.operators(&files, newest).await?;
+    let operator = operators.first().ok_or_else(|| Error::not_found("no operator"))?;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut found = Rows::new();
+    if operator.name.starts_with("transformWithState") {
+        let mut variable = TextVariable::open(&checkpoint, &files, operator, "handle", newest, scratch.path()).await?;
+        for batch in batches {
+            found.insert(batch, variable.after(batch).await?);
+        }
+    } else {
+        for batch in batches {
+            found.insert(batch, aggregates(&checkpoint, operator, batch, scratch.path()).await?);
+        }
+    }
+    for rows in found.values_mut() {
+        rows.sort();
+    }
+    Ok(found)
+}
+
+/// Key, count and sum of each row of an aggregation.
+async fn aggregates(at: &Checkpoint, operator: &Operator, batch: u64, scratch: &Path) -> Result<Vec<(u32, String)>> {
+    let files = at.state_files().await?;
+    let commit = at.commit(batch).await?.ok_or_else(|| Error::not_found("no commit"))?;
+    let mut found = Vec::new();
+    for partition in 0..operator.stores[0].num_partitions {
+        let id = StoreId { operator: operator.number, partition, store: "default".to_owned() };
+        let mut reader = at.reader(&files, &id, &scratch.join(format!("{batch}-{partition}")));
+        reader.load(&Checkpoint::version_after(&commit, batch, &id, 0)?).await?;
+        // RocksDB's provider puts a version before each row.
+        let skipped = usize::from(reader.provider() == Provider::RocksDb);
+        reader.scan(None, None, |key, value| {
+            let (key, value) = (UnsafeRow::new(&key[skipped..], 1), UnsafeRow::new(&value[skipped..], 4));
+            let (key, value) = (key.expect("a key"), value.expect("a value"));
+            let long = |field| i64::from_le_bytes(value.word(field));
+            let text = std::str::from_utf8(key.bytes(0).expect("a text")).expect("a text");
+            found.push((partition, format!("{text}|{}|{}", long(0), long(1))));
+            Ok(true)
+        })?;
+    }
+    Ok(found)
+}
+
+fn expected(name: &str) -> Option<Rows> {
+    let text = fs::read(golden(name).join("expected.json")).ok()?;
+    Some(serde_json::from_slice(&text).unwrap())
+}
+
+#[test]
+fn each_version_and_provider_is_read_as_spark_reads_it() {
+    for name in ALL {
+        let ascending = runtime().block_on(rows(&golden(name), |_| ())).unwrap();
+        let descending = runtime().block_on(rows(&golden(name), |batches| batches.reverse())).unwrap();
+        assert_eq!(ascending, descending, "{name}: in any order");
+        match expected(name) {
+            Some(expected) => assert_eq!(ascending, expected, "{name}"),
+            None => assert!(ascending.values().all(|rows| rows.len() == 2), "{name}: a handle for each partition"),
+        }
+    }
+}
+
+#[test]
+fn p9_no_damage_to_any_file_changes_what_is_read() {
+    for name in ALL {
+        let whole = runtime().block_on(rows(&golden(name), |_| ())).unwrap();
+        let original = golden(name);
+        for file in files(&original) {
+            let inside = file.strip_prefix(&original).unwrap().to_owned();
+            // Spark protects the texts by nothing: a damaged number of partitions is another number.
+            let is_text = !inside.starts_with("state") || inside.to_str().unwrap().contains("_metadata");
+            let bytes = fs::read(&file).unwrap();
+            let middle = bytes.len() / 2;
+            let mut damages = vec![("truncated", bytes[..middle].to_vec()), ("emptied", Vec::new())];
+            if !is_text {
+                for at in [0, middle, bytes.len().saturating_sub(9)] {
+                    let mut flipped = bytes.clone();
+                    flipped[at] ^= 0x10;
+                    damages.push(("flipped", flipped));
+                }
+            }
+            for (damage, damaged) in damages {
+                let copy = copied(name);
+                fs::write(copy.path().join(&inside), damaged).unwrap();
+                if let Ok(read) = runtime().block_on(rows(copy.path(), |_| ())) {
+                    assert_eq!(read, whole, "{name}: {} {damage}", inside.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn p9_a_missing_file_is_an_error_that_names_the_state() {
+    for name in ALL {
+        let original = golden(name);
+        let mut failed = 0;
+        for file in files(&original.join("state")) {
+            let copy = copied(name);
+            fs::remove_file(copy.path().join(file.strip_prefix(&original).unwrap())).unwrap();
+            let whole = expected(name);
+            match runtime().block_on(rows(copy.path(), |_| ())) {
+                Ok(read) => assert!(whole.is_none_or(|whole| whole == read), "{name}: {}", file.display()),
+                Err(error) => {
+                    failed += 1;
+                    assert!(error.message().contains("state/0") || error.kind() == ErrorKind::NotFound, "{error}");
+                }
+            }
+        }
+        assert!(failed > 4, "{name}: files that are needed");
+    }
+}
+
+#[test]
+fn files_of_attempts_that_did_not_commit_are_not_read() {
+    let (name, whole) = ("processor-4.3", expected("processor-4.3").unwrap());
+    let copy = copied(name);
+    let folder = copy.path().join("state/0/0");
+    for (from, to) in [("10_", "11_abandoned.zip"), ("12_", "12_abandoned.changelog"), ("11_", "13.changelog")] {
+        let of_version = |p: &&PathBuf| p.file_name().unwrap().to_str().unwrap().starts_with(from);
+        let source = files(&folder).iter().find(of_version).unwrap().clone();
+        fs::copy(source, folder.join(to)).unwrap();
+    }
+    fs::write(folder.join("notes.txt"), "a note").unwrap();
+    assert_eq!(runtime().block_on(rows(copy.path(), |_| ())).unwrap(), whole);
+}
+
+#[test]
+fn a_batch_that_spark_has_removed_is_told_with_evidence() {
+    let checkpoint = opened(&golden("processor-4.3"));
+    let scratch = tempfile::tempdir().unwrap();
+    runtime().block_on(async {
+        let files = checkpoint.state_files().await.unwrap();
+        let operators = checkpoint.operators(&files, 11).await.unwrap();
+        let opening = TextVariable::open(&checkpoint, &files, &operators[0], "handle", 11, scratch.path());
+        let variable = opening.await.unwrap();
+        assert!(variable.removed(3).unwrap().contains("state/0/0 is 10"));
+        assert_eq!(variable.removed(9), None);
+        let other = TextVariable::open(&checkpoint, &files, &operators[0], "other", 11, scratch.path()).await;
+        assert_eq!(other.err().unwrap().kind(), ErrorKind::SchemaMismatch);
+    });
+}
