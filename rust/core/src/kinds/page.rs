@@ -153,10 +153,9 @@ impl Page {
     }
 }
 
-/// The fields of an entry: `sub`, which is the map key, and `value`.
+/// The fields of an entry: `sub`, which is the map key, and `value`. All pages have the same type, so that they can be joined.
 pub(crate) fn entry_fields() -> Fields {
-    let field = |name: &str, nullable| Field::new(name, DataType::Binary, nullable);
-    Fields::from(vec![field("sub", true), field("value", false)])
+    Fields::from(["sub", "value"].map(|name| Field::new(name, DataType::Binary, true)).to_vec())
 }
 
 /// A place in a list.
