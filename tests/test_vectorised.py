@@ -227,7 +227,7 @@ def test_outputs_and_states_take_the_same_columns(declared: str, given: pa.Array
 def test_a_processor_may_yield_nothing() -> None:
     code = runner(lambda code, batch: code.seen.put(batch.keys, pa.array([7] * len(batch.keys))))
     assert code.batch([("a", 1), ("b", 2)]) == []
-    assert len(code.store.values) == 2
+    assert len(code.store.rows("value")) == 2
 
 
 WRONG = pa.schema([("k", pa.string()), ("n", pa.string())])

@@ -87,6 +87,14 @@ impl Layers {
         }
     }
 
+    /// A copy of changes that are all in the active layer.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        if !self.frozen.is_empty() || self.has_spilled() {
+            return Err(Error::internal("changes are copied while a part of them is not in the active layer"));
+        }
+        Ok(Self { active: self.active.clone(), ..Self::new(self.limit) })
+    }
+
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
         self.newest_first().map(Layer::bytes).sum()
