@@ -131,7 +131,7 @@ fn a_time_zone_label_is_no_change() {
 }
 
 #[test]
-fn a_null_where_the_newer_type_has_none_is_refused_when_it_is_met() {
+fn a_null_that_the_newer_type_excludes_is_refused() {
     let from = of(vec![field("a", DataType::Int32), field("gone", DataType::Int32)]);
     let to = of(vec![Field::new("a", DataType::Int64, false)]);
     let evolution = Evolution::new(&from, &to).unwrap();

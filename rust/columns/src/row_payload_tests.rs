@@ -113,7 +113,7 @@ fn what_was_made_for_other_columns_is_refused_by_name() {
 }
 
 #[test]
-fn a_compressed_batch_is_refused_before_its_lengths_are_believed() {
+fn a_compressed_batch_is_refused_before_its_lengths_are_read() {
     let format = numbers();
     let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME)).unwrap();
     let mut out = Vec::new();

@@ -158,7 +158,7 @@ fn batch(rows: &[(&[u8], &[u8], i64)]) -> RecordBatch {
 
 /// Every pair of strings of bytes as a group's values: results are those of comparing bytes, unsigned.
 #[test]
-fn strings_that_are_not_utf8_are_keys_and_values_of_every_aggregate() {
+fn strings_that_are_not_utf8_are_keys_and_values() {
     let plan = Arc::new(AggPlan::new(&spec()).unwrap());
     let mut table = GroupTable::new(Arc::clone(&plan));
     let mut splitter = Splitter::new(&spec(), 1, 128, 1 << 20).unwrap();

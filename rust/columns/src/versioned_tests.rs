@@ -140,7 +140,7 @@ fn types_that_come_back_are_written_in_their_own_version() {
 }
 
 #[test]
-fn a_value_type_that_is_no_version_or_that_a_version_cannot_become_is_refused() {
+fn a_value_type_that_fits_no_version_is_refused() {
     let new = |value, versions: &[DataType]| VersionedEntries::new(&DataType::Utf8, &value, versions).unwrap_err();
     let error = new(DataType::Int64, &[DataType::Int8, DataType::Int32]);
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

@@ -107,7 +107,7 @@ fn a_target_wants_the_sources_it_meets() {
 }
 
 #[test]
-fn y09_the_snapshot_with_most_wanted_and_least_else_is_taken_over() {
+fn y09_the_snapshot_with_most_wanted_key_groups_is_taken() {
     let object = ObjectRef { name: "base/1".into(), size: 1, crc: 0 };
     let snapshot = SnapshotRef { version: VersionId(1), replay_after: VersionId(1), manifest: object, total_bytes: 1 };
     let ranges = [(0, 4), (4, 8), (8, 13)];
