@@ -80,7 +80,7 @@ def find_handles(source: StateSource) -> FoundHandles:
         from fastchangelog.spark.checkpoint.handles import SparkCheckpoints
         from fastchangelog.spark.checkpoint.state_handles import choose_state
     except ImportError as error:
-        raise InvalidArgumentError(f"a checkpoint is read with Spark: {error}") from None
+        raise InvalidArgumentError(f"only Spark can read a checkpoint: {error}") from None
     uri = existing_folder(source.root)
     root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source).show())
     with source.session() as session:

@@ -113,7 +113,7 @@ def run_processor(
             raise InvalidArgumentError(f"batches have no column `{name}` to group by; they have: {', '.join(columns)}")
     for table in tables:
         if table.schema.names != columns or table.schema.types != tables[0].schema.types:
-            raise InvalidArgumentError("the batches have different columns; give all of them the same schema")
+            raise InvalidArgumentError("the batches have different columns; give all batches the same schema")
     declared = None if output is None else arrow_type("output", output)
     if declared is not None and not pa.types.is_struct(declared):
         raise InvalidArgumentError(f'output: {declared} has no columns; write "user string, n long"')

@@ -196,5 +196,5 @@ fn the_fingerprint_of_rows_knows_strings_from_binaries() {
     let splitter = Splitter::new(&spec(), 1, 128, 1 << 20).unwrap();
     assert!(splitter.check(&spec().input).is_ok());
     let error = splitter.check(&binary_schema(&spec().input)).unwrap_err();
-    assert!(error.message().contains("binary came where string was declared"), "{error}");
+    assert!(error.message().contains("type binary, but string is declared"), "{error}");
 }

@@ -154,6 +154,6 @@ fn a_string_is_told_from_a_binary_before_it_becomes_one() {
     let codec = entries(&DataType::Utf8);
     codec.check_values(&DataType::LargeUtf8).unwrap();
     let error = codec.check_values(&DataType::Binary).unwrap_err();
-    assert!(error.message().contains("binary came where string was declared"), "{error}");
+    assert!(error.message().contains("type binary, but string is declared"), "{error}");
     assert!(codec.check_keys(&DataType::Int64).is_err());
 }

@@ -94,7 +94,7 @@ fn a_shard_with_late_first_rows_begins_with_the_savepoint() {
     next.restart(true);
     next.set_option("start_from", Some(other.to_str().unwrap()));
     let error = next.try_open(0, 1).map(drop).unwrap_err();
-    assert!(error.message().contains("give back the one it began with"), "{error}");
+    assert!(error.message().contains("put back the savepoint that it began with"), "{error}");
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn batch(of: &ForeignArray) -> Result<(Schema, RecordBatch)> {
 }
 
 fn malformed(why: &dyn std::fmt::Display) -> Error {
-    Error::invalid(format!("an Arrow array is malformed: {why}")).with_remedy("make it anew from its values")
+    Error::invalid(format!("an Arrow array is malformed: {why}")).with_remedy("rebuild it from its values")
 }
 
 /// Arrow reads nested types by recursion.

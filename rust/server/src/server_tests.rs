@@ -400,7 +400,7 @@ fn a_silent_server_is_given_up_and_ctrl_c_is_heard() {
         max_message: 1000,
     };
     let error = Client::connect(settings.clone(), &quiet).unwrap_err();
-    assert!(error.is_retryable() && error.message().contains("for 1ms; look into its log, the/server.log"), "{error}");
+    assert!(error.is_retryable() && error.message().contains("for 1ms; read its log, the/server.log"), "{error}");
     let ticks = AtomicU64::new(0);
     let interrupt = || {
         ticks.fetch_add(1, Ordering::SeqCst);

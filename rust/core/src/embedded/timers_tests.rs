@@ -261,7 +261,7 @@ fn what_does_not_fit_changes_nothing() {
     let t = timers(&s);
     let null: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![None]).with_timezone(ZONE));
     let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1]));
-    for (times, said) in [(null, "null"), (numbers, "Timestamp"), (times(&[1, 2]), "one of each")] {
+    for (times, said) in [(null, "null"), (numbers, "Timestamp"), (times(&[1, 2]), "one time for each key")] {
         let error = t.register(&keys(&["a"]), &times).unwrap_err();
         assert!(error.message().contains(said), "{error}");
     }

@@ -65,11 +65,11 @@ fn invariant_1_one_handle_for_each_shard_in_any_order() {
 fn invariant_2_foreign_handles_are_refused() {
     for (shards, groups) in [(3, 128), (2, 64)] {
         let foreign = vec![handle(0, 2, 128), handle(1, shards, groups)];
-        refused(foreign, ErrorKind::InvalidArgument, "not of one state");
+        refused(foreign, ErrorKind::InvalidArgument, "different states");
     }
     let mut all = handles(2, 128);
     (all[1].schema_id, all[1].schema) = (2, "[]".into());
-    refused(all, ErrorKind::SchemaMismatch, "not of one query");
+    refused(all, ErrorKind::SchemaMismatch, "different queries");
     let mut all = handles(2, 128);
     all[1].hash_id = 9;
     refused(all, ErrorKind::SchemaMismatch, "key hash 9");

@@ -313,10 +313,10 @@ pub(crate) struct Frozen {
 }
 
 fn lost(cause: &Error) -> Error {
-    Error::retryable("changes since the last checkpoint were lost when the local disk failed")
+    Error::retryable("the changes since the last checkpoint were lost when the local disk failed")
         .with_causes(cause.causes())
         .with_remedy(
-            "make room on the local disk, close the state and open it again: it goes on at its last checkpoint",
+            "make room on the local disk, close the state and open it again; it continues at its last checkpoint",
         )
 }
 

@@ -156,7 +156,7 @@ impl StateSession {
     pub(super) fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()> {
         self.check()?;
         if self.declared.is_some() {
-            return Err(Error::invalid("the states of a session were declared before"));
+            return Err(Error::invalid("the session has already declared its states; declare them once"));
         }
         let text = catalog.to_owned();
         let catalog = ProcessorCatalog::declare(catalog, &self.stored)?;
@@ -170,7 +170,7 @@ impl StateSession {
 
     fn declared(&self) -> Result<&Declared> {
         self.check()?;
-        self.declared.as_ref().ok_or_else(|| Error::invalid("a session without declared states; call declare first"))
+        self.declared.as_ref().ok_or_else(|| Error::invalid("the session has no declared states; call declare first"))
     }
 
     /// A declared state of one of these kinds.
@@ -179,7 +179,7 @@ impl StateSession {
         let DeclaredState { name, kind, ttl, .. } = catalog.state(id)?;
         if !kinds.contains(kind) {
             return Err(Error::invalid(format!(
-                "the state `{name}` is one of kind {}, which does not {what}",
+                "the state `{name}` has the kind {}, which does not {what}",
                 format!("{kind:?}").to_lowercase()
             )));
         }
@@ -193,7 +193,7 @@ impl StateSession {
             return Ok(group);
         }
         Err(Error::internal(format!(
-            "a key of key group {} in a shard with those from {} to {}",
+            "a key has the key group {}, but the shard has those from {} to {}",
             group.0, self.own_groups.start, self.own_groups.end
         )))
     }
