@@ -398,7 +398,7 @@ def test_the_endpoint_of_a_process(tmp_path: Path) -> None:
         assert found['fastchangelog_shard_keys{query="",operator="a \\"state\\"",shard="0"}'] == 2
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=BOUND)
-        with pytest.raises(InvalidArgumentError, match=f"at port {port} already.*`metrics_port`"):
+        with pytest.raises(InvalidArgumentError, match=f"already has its metrics at port {port}.*`metrics_port`"):
             fc.ChangelogStorage(str(tmp_path / "log"), options={"metrics_port": free_port()})
         fc.ChangelogStorage(str(tmp_path / "log"), options={"metrics_port": port})
     assert "shard_keys{" not in scrape(port), "of a closed state only the counters are left"
