@@ -1,10 +1,11 @@
-"""Writes docs/options.md, docs/metrics.md and docs/aggregates.md from the one table of each that the sources hold.
+"""Writes files from the tables that the sources hold: docs/options.md, docs/metrics.md, docs/aggregates.md, and the
+builders of aggregates in python/fastchangelog/functions.
 
     gen_reference.py            write
-    gen_reference.py --check    end with 1 if the pages are not what would be written
+    gen_reference.py --check    end with 1 if the files are not what would be written
 
 Owns: the layout of the pages. Does not own: names, defaults, meanings: config.rs of rust/format, metrics.rs of
-rust/store and aggregate/functions/mod.rs of rust/columns.
+rust/store and aggregate/functions/mod.rs of rust/columns; the builders (aggregate_functions.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from aggregate_functions import Function, builder_modules, functions, joined
 
 ROOT = Path(__file__).resolve().parent.parent
 RUST = ROOT / "rust"
@@ -151,24 +154,16 @@ def metrics_page() -> str:
     )
 
 
-def aggregates_page() -> str:
+def aggregates_page(table: list[Function]) -> str:
     """docs/aggregates.md."""
-    text = (RUST / "columns" / "src" / "aggregate" / "functions" / "mod.rs").read_text()
-    table = re.search(r"^functions! \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
-    if table is None:
-        raise SystemExit("functions/mod.rs: the table of aggregate functions was not found")
-    row = r'((?:\s*///[^\n]*\n)+)\s*([\w |]+?)\(([^)]*)\)( ignore_nulls)?\s*->\s*"([^"]*)" = [\w:]+;'
-    rows = re.findall(row, table.group(1))
-    if len(rows) != len(re.findall(r"= [\w:]+;$", table.group(1), re.MULTILINE)):
-        raise SystemExit("functions/mod.rs: a row of the table of aggregate functions was not understood")
     lines = []
-    for doc, names, arguments, ignore_nulls, result in rows:
-        name, *aliases = (f"`{name.strip()}`" for name in names.split("|"))
-        kinds = [_ARGUMENTS[kind.strip(" .")] for kind in arguments.split(",")]
-        shown = "`*`, or any number of any type" if ".." in arguments else ", ".join(kinds)
-        meaning = _doc(doc) + (" Nulls count unless `ignorenulls`." if ignore_nulls else "")
+    for row in table:
+        name, *aliases = (f"`{name}`" for name in row.names)
+        kinds = ", ".join(_ARGUMENTS[kind] for kind in row.arguments)
+        shown = "`*`, or any number of any type" if row.takes_more else kinds
+        meaning = row.doc.replace("|", "\\|") + (" Nulls count unless `ignorenulls`." if row.ignores_nulls else "")
         also = f" (also {', '.join(aliases)})" if aliases else ""
-        lines.append(f"| {name}{also} | {shown} | {result} | {meaning} |\n")
+        lines.append(f"| {name}{also} | {shown} | {row.result} | {meaning} |\n")
     return _AGGREGATES_HEAD + "".join(lines)
 
 
@@ -193,22 +188,28 @@ def _section(text: str, name: str) -> list[_Metric]:
 
 
 def _doc(comment: str) -> str:
-    lines = (line.strip().removeprefix("///").strip() for line in comment.strip().splitlines())
-    return " ".join(lines).replace("|", "\\|")
+    return joined(comment).replace("|", "\\|")
+
+
+def generated() -> dict[Path, str]:
+    """Each file, from the root of the tree, and its text."""
+    table = functions(ROOT)
+    docs, builders = Path("docs"), Path("python") / "fastchangelog" / "functions"
+    pages = {"options": options_page(), "metrics": metrics_page(), "aggregates": aggregates_page(table)}
+    return {docs / f"{name}.md": text for name, text in pages.items()} | {
+        builders / f"{name}.py": text for name, text in builder_modules(table).items()
+    }
 
 
 def main(argv: list[str]) -> int:
     """Writes or checks."""
     stale = []
-    pages = {"options.md": options_page(), "metrics.md": metrics_page(), "aggregates.md": aggregates_page()}
-    for name, page in pages.items():
-        path = ROOT / "docs" / name
-        if argv == ["--check"]:
-            if not path.exists() or path.read_text() != page:
-                stale.append(f"docs/{name}")
-        else:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(page)
+    for name, text in generated().items():
+        path = ROOT / name
+        if argv != ["--check"]:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            stale.append(str(name))
     if stale:
         print(f"out of date: {', '.join(stale)}; run: python scripts/gen_reference.py")
     return 1 if stale else 0

@@ -313,11 +313,11 @@ def test_use_after_close_and_names(storage: fc.ChangelogStorage) -> None:
     ("call", "named"),
     [
         (lambda w: w.persist(-1, 1), "-1 is negative"),
-        (lambda w: w.persist(5, 1), "not appended"),
+        (lambda w: w.persist(5, 1), "no change has the sequence number 5 yet"),
         (lambda w: w.persist(0, -1), "checkpoint id"),
-        (lambda w: w.confirm(1, 0, 1), "no range"),
-        (lambda w: w.confirm(0, 9, 1), "no range"),
-        (lambda w: w.reset(0, 9, 1), "no range"),
+        (lambda w: w.confirm(1, 0, 1), "not a range"),
+        (lambda w: w.confirm(0, 9, 1), "not a range"),
+        (lambda w: w.reset(0, 9, 1), "not a range"),
         (lambda w: w.truncate(9), "9"),
     ],
 )

@@ -76,6 +76,13 @@ def test_names_of_tests_are_short_and_without_ids() -> None:
     assert not found, f"names of more than {MAX_NAME} characters, or with an id that belongs into a marker: {found}"
 
 
+def test_names_of_rust_tests_are_short() -> None:
+    test = re.compile(r"#\[(?:tokio::)?test[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:async )?fn (\w+)")
+    names = [f"{name(path)}: {found}" for path in files(".rs") for found in test.findall(path.read_text())]
+    long = [one for one in names if len(one.split(": ")[1]) > MAX_NAME]
+    assert not long, f"names of more than {MAX_NAME} characters: {long}"
+
+
 def test_three_files_touch_sparks_private_parts() -> None:
     private = re.compile(r"\b(_jvm|_jc|_jdf|_jsc|_jsq|_jsqm|_jsparkSession|_gateway|sparkContext)\b")
     found = {

@@ -343,7 +343,7 @@ def test_two_sweeps_at_once_forget_no_checkpoint(place: Callable[..., Place]) ->
     folder = Meanwhile(world)
     folder.other = lambda: sweep("copy", MemoryFolder(world))
     report = sweep(cluster.checkpoint, folder)
-    assert "another sweep was told meanwhile of a checkpoint at copy" in str(report.kept_because)
+    assert "another sweep has learned of a checkpoint at copy" in str(report.kept_because)
     assert not report.deleted
     assert set(GcState.from_bytes(world.objects[mark][0]).checkpoints) == {cluster.checkpoint, "copy"}
 

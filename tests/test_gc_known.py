@@ -62,7 +62,7 @@ def assert_a_doubt(world: World, checkpoints: Told, why: str, **given: object) -
     [
         (None, "is not at copy any more"),
         (roots("another", {}), "the checkpoint at copy is of another query, another"),
-        (StoreError("its parent is empty, as a mount point is"), "as a mount point is"),
+        (StoreError("its parent is empty; check that its disk is mounted"), "its disk is mounted"),
     ],
 )
 @pytest.mark.parametrize("orphans", [False, True])

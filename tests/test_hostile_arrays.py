@@ -51,7 +51,7 @@ def test_a_string_that_is_not_utf8_is_split_as_its_bytes() -> None:
     batch = pa.RecordBatch.from_arrays([NOT_UTF8.view(pa.string()), nested], schema=schema)
     payloads = splitter.push(batch) + splitter.finish()
     assert sum(pa.ipc.open_stream(payload).read_all().num_rows for _, payload in payloads) == 3
-    with pytest.raises(InvalidArgumentError, match="binary came where string was declared"):
+    with pytest.raises(InvalidArgumentError, match="type binary, but string is declared"):
         splitter.push(pa.RecordBatch.from_arrays([NOT_UTF8, nested], ["k", "v"]))
 
 

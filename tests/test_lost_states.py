@@ -39,16 +39,16 @@ def test_a_state_of_another_query_id_is_named_with_both_ids(tmp_path: pathlib.Pa
     for root in (str(state), state.as_uri()):
         text = said(root)
         assert text.startswith(f"{OBJECT} is not there")
-        assert "The ids differ: the checkpoint's file `metadata` says that the query is new-id" in text
-        assert "the query old-id has written this state" in text
+        assert "The ids differ: the checkpoint's file `metadata` names the query new-id" in text
+        assert "the query old-id wrote this state" in text
 
 
 def test_a_state_that_is_nowhere_says_where_it_is_looked_for(tmp_path: pathlib.Path) -> None:
     for root in (str(tmp_path), str(tmp_path / "missing"), "s3://bucket/state"):
         text = said(root)
-        assert f"looked for in {root}/new-id/default" in text
+        assert f"places the state in {root}/new-id/default" in text
         assert "give its root as state=" in text
-        assert "the ids differ" in text
+        assert "write the old one back" in text
 
 
 def test_a_new_state_has_no_other_place(tmp_path: pathlib.Path) -> None:

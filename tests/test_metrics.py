@@ -270,7 +270,7 @@ _RUST_TESTS = {
     ): "restore_pending_bytes restores_running",
     (
         "core/src/shard/state_session/sweep_tests.rs",
-        "what_a_session_counts_is_in_the_metrics_of_the_process_once_it_has_committed",
+        "counters_of_a_session_reach_the_process_with_its_commit",
     ): "changes due_timers entries_ended write_micros",
     ("store/src/store_tests.rs", "a_put_that_is_given_up_leaves_nothing"): "store_failures",
     ("log/src/write/attempt_tests.rs", "r02_attempts_end_at_their_limit"): "upload_failures",
@@ -398,7 +398,7 @@ def test_the_endpoint_of_a_process(tmp_path: Path) -> None:
         assert found['fastchangelog_shard_keys{query="",operator="a \\"state\\"",shard="0"}'] == 2
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=BOUND)
-        with pytest.raises(InvalidArgumentError, match=f"at port {port} already.*`metrics_port`"):
+        with pytest.raises(InvalidArgumentError, match=f"already has its metrics at port {port}.*`metrics_port`"):
             fc.ChangelogStorage(str(tmp_path / "log"), options={"metrics_port": free_port()})
         fc.ChangelogStorage(str(tmp_path / "log"), options={"metrics_port": port})
     assert "shard_keys{" not in scrape(port), "of a closed state only the counters are left"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from fastchangelog.testing.memory_session import MemorySession
+from support.fake_state_session import FakeSession
 from support.processor_runs import Runner, Script
 
 
@@ -150,8 +151,9 @@ def test_large_writes_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     runner.batch([("a", 0), ("b", 0)])
     assert runner.session is not None
     assert runner.session.calls["write"] > 5
-    assert all(len(v) == 100 for v in runner.store.lists.values())
-    assert all(len(v) == 1 for v in runner.store.maps.values())
+    elements = Counter(key for _, key, _, _ in runner.store.rows("list"))
+    assert list(elements.values()) == [100, 100]
+    assert len(runner.store.rows("map")) == 2
 
 
 def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,16 +190,16 @@ def test_large_values_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_that_become_large_come_in_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", 20_000)
+    monkeypatch.setattr(FakeSession, "most_bytes", 20_000)
     monkeypatch.setattr("fastchangelog.spark.processor.states.value._READ_BYTES", 10_000)
 
-    def answered(session: MemorySession, state: int, keys: Any) -> Any:
+    def answered(session: FakeSession, state: int, keys: Any) -> Any:
         found = get(session, state, keys)
         answers.append((len(keys), len(found)))
         return found
 
-    get, answers = MemorySession.get, []
-    monkeypatch.setattr(MemorySession, "get", answered)
+    get, answers = FakeSession.get, []
+    monkeypatch.setattr(FakeSession, "get", answered)
 
     def init(p: Script, handle: Any) -> None:
         p.v = handle.getValueState("v", "s string")

@@ -450,7 +450,7 @@ def test_a_chunk_that_promises_too_much_is_a_bug() -> None:
     (chunk,) = grouped.finish(10, 10)
     chunk.more = True
     run.grouped = lambda *_: type("G", (), {"finish": lambda *_: iter([chunk])})()  # type: ignore[method-assign, assignment, return-value]
-    with pytest.raises(InternalError, match="none followed"):
+    with pytest.raises(InternalError, match="no chunk followed"):
         run.batch([("a", 1)])
 
 

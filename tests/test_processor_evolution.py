@@ -152,7 +152,7 @@ def test_refused_changes_are_named() -> None:
     assert "it had no TTL and now has one" in refused([value("a", "n int")], value("a", "n int", 5))
     text = refused([mapped("m", "x string", "n int")], mapped("m", "x int", "n string"))
     assert "its keys were (x string) and now are (x int); field `n` was int" in text
-    assert "the key (k string), now the query groups by (k int)" in refused([value("a", "n int")], key="k int")
+    assert "the key (k string), but the query now groups by (k int)" in refused([value("a", "n int")], key="k int")
     text = refused([value("a", "n int")], value("a", "n int"), mode="eventtime")
     assert text.startswith("[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change timeMode from NoTime to EventTime")
 
@@ -182,7 +182,7 @@ def test_names_that_move_in_a_key_change_its_meaning() -> None:
         first = evolve("", parse_ddl(old), "none", [value("a", "n int")])
         with pytest.raises(SchemaMismatchError) as caught:
             evolve(first.text, parse_ddl(new), "none", [value("a", "n int")])
-        assert f"the key ({old}), now the query groups by ({new})" in str(caught.value)
+        assert f"the key ({old}), but the query now groups by ({new})" in str(caught.value)
 
 
 def test_renamed_keys_are_the_same_keys() -> None:
@@ -303,7 +303,7 @@ def test_a_deleted_state_may_come_back_as_another_kind() -> None:
 
 
 def test_names_and_numbers_have_bounds() -> None:
-    with pytest.raises(InvalidArgumentError, match="at most 256 bytes"):
+    with pytest.raises(InvalidArgumentError, match="more than 256 bytes"):
         evolve("", KEY, "none", [value("ü" * 129, "n int")])
     many = [value(f"s{i}", "n int") for i in range(1025)]
     with pytest.raises(InvalidArgumentError, match="1024 states"):

@@ -20,7 +20,7 @@ from fastchangelog import _internal
 from fastchangelog.spark.processor.imported import ImportedRows, VariableSplit, imported_schema, write_imported
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.states.handle import Declaration
-from fastchangelog.testing.memory_session import MemorySession
+from support.fake_state_session import FakeSession
 
 KEY = pa.schema([("k", pa.string())])
 NUMBER, TEXT = T.StructType().add("n", "long"), T.StructType().add("s", "string")
@@ -43,7 +43,7 @@ def written(folder: pathlib.Path, given: list[bytes], *declarations: Declaration
     grouper = _internal.RowGrouper(1, imported_schema(KEY), 1 << 20, folder)
     for payload in given:
         grouper.push(payload)
-    session = MemorySession()
+    session = FakeSession()
     kinds = {declaration.name: declaration.kind for declaration in declarations}
     ids = {name: number for number, name in enumerate(kinds)}
     entries = [
@@ -52,6 +52,10 @@ def written(folder: pathlib.Path, given: list[bytes], *declarations: Declaration
     session.declare(json.dumps(entries), NOW)
     write_imported(session, ImportedRows(tuple(kinds), grouper.finish(chunk_rows, 1 << 20)), ids, kinds, NOW)
     return session.commit()
+
+
+def expiry(end: bytes | None) -> int | None:
+    return None if end is None else int.from_bytes(end, "big")
 
 
 def numbers(values: list[bytes]) -> list[int]:
@@ -79,12 +83,13 @@ def test_long_lists_keep_their_order(tmp_path: pathlib.Path, chunk_rows: int, tt
     kept = [[n for n in range(length) if ttl is None or n % 50] for length in sorted(of.values())]
     kept = [elements for elements in kept if elements]
     for state in (0, 1):
-        found = sorted((rows for (s, _), rows in store.lists.items() if s == state), key=len)
-        assert [numbers([value for value, _ in rows]) for rows in found] == kept
+        rows = [row for row in store.rows("list") if row[0] == state]
+        found = sorted((list(of_key) for _, of_key in itertools.groupby(rows, lambda row: row[1])), key=len)
+        assert [numbers([value for *_, value in rows]) for rows in found] == kept
         assert all(
-            end == (None if ttl is None else 2000 + n % 3)
+            expiry(end) == (None if ttl is None else 2000 + n % 3)
             for rows, of in zip(found, kept)
-            for (_, end), n in zip(rows, of)
+            for (_, _, end, _), n in zip(rows, of)
         )
 
 
@@ -100,7 +105,6 @@ def test_long_maps_keep_all_entries(tmp_path: pathlib.Path, chunk_rows: int) -> 
     declaration = Declaration("m", "map", NUMBER, TEXT, ttl_millis=60_000)
     given = payloads(declaration, 0, columns)
     random.Random(chunk_rows).shuffle(given)
-    (entries,) = written(tmp_path, given, declaration, chunk_rows=chunk_rows).maps.values()
-    in_order = [entries[sub] for sub in sorted(entries)]
-    assert numbers([value for value, _ in in_order]) == list(range(count))
-    assert [end for _, end in in_order] == [2000 + n for n in range(count)]
+    in_order = written(tmp_path, given, declaration, chunk_rows=chunk_rows).rows("map")
+    assert numbers([value for *_, value in in_order]) == list(range(count)), "the entry of `b` has expired"
+    assert [expiry(end) for _, _, end, _ in in_order] == [2000 + n for n in range(count)]

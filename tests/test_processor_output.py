@@ -246,7 +246,7 @@ def test_columns_are_taken_by_name_or_by_place() -> None:
     assert frames_of(ddl, pd.DataFrame(index=[0, 1])) == [{"a": None, "b": None}] * 2
     with pytest.raises(InvalidArgumentError, match=r"has the columns a, c; b of the schema is missing"):
         frames_of(ddl, pd.DataFrame({"a": [1], "c": [2]}))
-    with pytest.raises(InvalidArgumentError, match="has 1 columns, the schema has 2"):
+    with pytest.raises(InvalidArgumentError, match="has 1 columns, but the schema has 2"):
         frames_of(ddl, pd.DataFrame([1]))
     for wrong in (5, Row(a=1), pd.Series([1]), None):
         with pytest.raises(InvalidArgumentError, match="yields pandas frames, not") as caught:

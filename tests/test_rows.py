@@ -176,7 +176,7 @@ def test_what_cannot_be_rows_is_refused() -> None:
     splitter = _internal.RowSplitter(1, INPUT, 1, GROUPS, 1 << 20)
     with pytest.raises(FastChangelogError, match="1 columns"):
         splitter.push(pa.record_batch({"other": [1]}))
-    with pytest.raises(InvalidArgumentError, match="column `v` is of type string"):
+    with pytest.raises(InvalidArgumentError, match="column `v` has the type string"):
         splitter.push(_batch(1).set_column(2, "v", pa.array(["x"])))
     with pytest.raises((TypeError, ValueError)):
         splitter.push([1, 2])  # type: ignore[arg-type]

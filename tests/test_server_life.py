@@ -328,7 +328,7 @@ def test_no_byte_goes_to_a_socket_that_others_can_change(tmp_path: Path) -> None
     listener.bind(str(folder / "s"))
     listener.listen()
     listener.setblocking(False)
-    with pytest.raises(PermissionDeniedError, match="is not that of this user's state server"):
+    with pytest.raises(PermissionDeniedError, match="does not belong to this user's state server"):
         _internal.SessionClient(str(folder / "s"), '{"storage_options": {"aws_secret_access_key": "s"}}')
     with pytest.raises(BlockingIOError):
         listener.accept()

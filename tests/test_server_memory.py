@@ -139,7 +139,7 @@ def test_a_server_is_started_with_the_budget_and_the_reason() -> None:
     options, remark = memory.with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=2 * GIB))
     assert options == {"memory_budget": str(2 * GIB)}
     assert "give the container more memory" in remark
-    with pytest.raises(InvalidArgumentError, match="more than the 1024 MiB that this container"):
+    with pytest.raises(InvalidArgumentError, match="exceeds the container's memory, 1024 MiB"):
         memory.with_budget({"memory_budget": "2GiB"}, confs, Limits(cgroup=GIB))
-    with pytest.raises(InvalidArgumentError, match=r"unset `spark\.executor\.pyspark\.memory`"):
+    with pytest.raises(InvalidArgumentError, match=r"unset or raise `spark\.executor\.pyspark\.memory`"):
         memory.with_budget({}, confs, Limits(machine=8 * GIB, address_space=GIB))

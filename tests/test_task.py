@@ -159,7 +159,7 @@ def test_a_batch_comes_after_the_one_that_its_handle_is_of(monkeypatch: pytest.M
     assert batch_number(None, None) == 0
     assert batch_number(4, "3") == 4
     assert batch_number(None, "3") == 4, "unknown, but later than the one of the handle"
-    with pytest.raises(InvalidArgumentError, match=r"batch 3 was handed the state of batch 3.*InheritableThread"):
+    with pytest.raises(InvalidArgumentError, match=r"batch 3 got the state of batch 3.*InheritableThread"):
         batch_number(3, "3")
 
 

@@ -167,7 +167,7 @@ def test_output_has_the_declared_columns_by_name(columns: dict[str, pa.Array]) -
 @pytest.mark.parametrize("number", [pa.array([5.5]), pa.array([2**63], pa.uint64()), pa.array([True]), pa.array(["5"])])
 def test_what_would_lose_something_is_refused(number: pa.Array) -> None:
     columns = {"k": pa.array(["a"]), "n": number}
-    with pytest.raises(fc.InvalidArgumentError, match="output column `n`: this is not int64, as was declared"):
+    with pytest.raises(fc.InvalidArgumentError, match="output column `n`: this is not int64, the declared type"):
         runner(lambda code, batch: [pa.record_batch(columns)]).batch([("a", 1)])
 
 
@@ -227,7 +227,7 @@ def test_outputs_and_states_take_the_same_columns(declared: str, given: pa.Array
 def test_a_processor_may_yield_nothing() -> None:
     code = runner(lambda code, batch: code.seen.put(batch.keys, pa.array([7] * len(batch.keys))))
     assert code.batch([("a", 1), ("b", 2)]) == []
-    assert len(code.store.values) == 2
+    assert len(code.store.rows("value")) == 2
 
 
 WRONG = pa.schema([("k", pa.string()), ("n", pa.string())])

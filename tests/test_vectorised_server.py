@@ -171,3 +171,21 @@ def test_aggregates_and_nested_values_come_back(make: Callable[..., CodecRunner]
             model[k] = model.get(k, 0) + 1000 + v
         assert sorted(runner.batch(given)) == sorted((k, model[k]) for k in {k for k, _ in given})
         runner.kill_server()
+
+
+def test_entries_of_a_key_that_fill_several_pages(make: Callable[..., CodecRunner]) -> None:
+    class Long(fc.Processor):
+        def open(self, ctx: Any) -> None:
+            self.list = ctx.list_state("list", "string")
+            self.map = ctx.map_state("map", "map<string, string>")
+
+        def process(self, batch: Any) -> Any:
+            names = [f"{v:05}" * 20 for v in batch.rows["v"].to_pylist()]
+            self.list.append(batch.row_keys, names)
+            self.map.put(batch.row_keys, names, names)
+            lists, maps = self.list.get(batch.keys).to_pylist(), self.map.entries(batch.keys).to_pylist()
+            assert [sorted(one) for one in lists] == [[key for key, _ in one] for one in maps]
+            yield pa.record_batch({"k": batch.keys.field("k"), "n": pa.array([len(one) for one in lists])})
+
+    runner = make(Long, api="arrow")
+    assert runner.batch([("a", v) for v in range(900)] + [("b", 1)]) == [("a", 900), ("b", 1)]

@@ -1,4 +1,4 @@
-"""Lists, maps and timers of vectorised processors, over a session in plain Python.
+"""Lists, maps and timers of vectorised processors, over a session in memory.
 
 Owns: models of each over random batches, with restarts between batches; refusals.
 Does not own: values, whole keys (`test_vectorised`), aggregates (`test_vectorised_aggregates`).
@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 import fastchangelog as fc
+from fastchangelog import _internal
 from fastchangelog.testing import run_processor
 from fastchangelog.vectorised import session as sessions
 from fastchangelog.vectorised.context import Context
+from support.fake_state_session import FakeSession
 from support.model import Model
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -140,7 +142,8 @@ def test_large_values_come_in_several_answers(most: int, monkeypatch: pytest.Mon
         "entry": "x" * 600,
         "is_there": True,
     }
-    monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", most)
+    monkeypatch.setattr(FakeSession, "most_bytes", most)
+    monkeypatch.setattr(_internal, "StateSession", FakeSession)
     assert run_processor(AllReads(), batches) == expected
 
 

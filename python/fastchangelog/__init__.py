@@ -34,8 +34,10 @@ from fastchangelog.errors import (
 )
 from fastchangelog.forks import settle_locks_before_forks
 from fastchangelog.functions import Aggregate
-from fastchangelog.functions.general import *  # noqa: F403 attributes outside of __all__, which mypy finds here alone
+from fastchangelog.functions.logic import *  # noqa: F403 attributes outside of __all__, which mypy finds here alone
+from fastchangelog.functions.selections import *  # noqa: F403
 from fastchangelog.functions.statistics import *  # noqa: F403
+from fastchangelog.functions.sums import *  # noqa: F403
 
 if TYPE_CHECKING:
     from fastchangelog import spark  # noqa: F401 outside of __all__: it needs PySpark

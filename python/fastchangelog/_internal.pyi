@@ -479,7 +479,7 @@ class ResultBatches:
 
 @final
 class StateSession:
-    """A session of a stateful processor at the state server: `declare`, any reads and writes, `commit`.
+    """A session of a stateful processor: `declare`, any reads and writes, `commit`.
 
     States are named by their numbers in the catalog; keys, map keys (`sub`) and values are bytes of a `StateCodec`. The
     time of a timer is a `sub` of 8 bytes, big endian. Closing the session before `commit` has returned aborts it:
@@ -487,7 +487,15 @@ class StateSession:
     """
 
     def __new__(cls, socket_path: str, request_json: str, *, log: str = "") -> StateSession:
-        """As `SessionClient`; the request's `operator` is `processor`."""
+        """A session at the state server. As `SessionClient`; the request's `operator` is `processor`."""
+
+    @staticmethod
+    def in_memory(after: StateSession | None = None) -> StateSession:
+        """A session without a server, for tests of processors.
+
+        It starts from a copy of the entries of `after`, a session in memory that has committed, or from nothing. Its
+        handle is empty.
+        """
 
     @property
     def catalog(self) -> str:

@@ -144,7 +144,7 @@ def local_path(uri: str) -> str | None:
         )
     if url.netloc not in ("", "localhost"):
         raise InvalidArgumentError(
-            f"{_internal.clean_uri(uri)} names a host; a local folder has three slashes: file:///path"
+            f"{_internal.clean_uri(uri)} names a host; write a local folder with three slashes: file:///path"
         )
     return os.path.abspath(unquote(url.path))
 

@@ -230,10 +230,10 @@ def test_results_as_initial_state(feed: Any, spark: Any, tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("aggregate", "says"),
     [
-        (ff.avg("v"), "cannot go on from its result, which does not determine what avg keeps"),
-        (ff.stddev_samp("v"), "what stddev_samp keeps"),
-        (ff.max_by("k", "v"), "what max_by keeps"),
-        (ff.corr("v", "v"), "what corr keeps"),
+        (ff.avg("v"), "cannot continue from its result, which does not determine the accumulator of avg"),
+        (ff.stddev_samp("v"), "the accumulator of stddev_samp"),
+        (ff.max_by("k", "v"), "the accumulator of max_by"),
+        (ff.corr("v", "v"), "the accumulator of corr"),
         (ff.first("v", where="v > 0"), "a null may be the first value"),
     ],
     ids=repr,
@@ -297,7 +297,7 @@ def test_checkpoints_that_do_not_fit(feed: Any, spark: Any, tmp_path: pathlib.Pa
     with pytest.raises(InvalidArgumentError, match="has no committed batch 7; Spark keeps the batches 0 to 0"):
         build(F.sum("v"), batch=7)
     for wrong in (-1, True, "0"):
-        with pytest.raises(InvalidArgumentError, match="is a number from 0 on"):
+        with pytest.raises(InvalidArgumentError, match="as a number from 0 on"):
             import_state(checkpoint, operator=wrong)  # type: ignore[arg-type]
     ran(source.stream().dropDuplicates(["k"]), tmp_path / "distinct")
     with pytest.raises(InvalidArgumentError, match="can be imported"):

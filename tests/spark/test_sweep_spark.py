@@ -194,7 +194,7 @@ def test_what_cannot_be_read_deletes_nothing(finished: Any, spark: Any, conf: An
     checkpoint.mkdir()
     assert "no metadata" in kept(orphans=True)
     (checkpoint / "metadata").write_text("{")
-    assert "not what Spark writes" in kept(orphans=True)
+    assert "Spark did not write" in kept(orphans=True)
     shutil.rmtree(checkpoint)
     (report,) = sweep(spark, state)
     assert report.orphan, "its folder is there, and it is not"
@@ -258,10 +258,10 @@ def test_an_unmounted_folder_is_no_proof_of_a_lost_checkpoint(spark: Any, tmp_pa
     checkpoints = query_checkpoints(spark)
     (tmp_path / "other").write_text("a file beside it")
     assert checkpoints.query_id(str(tmp_path / "ckpt")) is None
-    with pytest.raises(StateNotFoundError, match="may not see it"):
+    with pytest.raises(StateNotFoundError, match="check that this machine can see it"):
         checkpoints.query_id(str(tmp_path / "mount" / "ckpt"))
     (tmp_path / "mount" / "lost+found").mkdir(parents=True)
-    with pytest.raises(StateNotFoundError, match="as a mount point is whose disk is missing"):
+    with pytest.raises(StateNotFoundError, match="check that its disk is mounted"):
         checkpoints.query_id(str(tmp_path / "mount" / "ckpt"))
     with pytest.raises(StoreError):
         checkpoints.query_id("s3a://bucket-without-hadoop-aws/ckpt")

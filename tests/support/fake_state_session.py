@@ -1,12 +1,14 @@
-"""A state session, a codec and a grouper in plain Python, for tests of processors without a server.
+"""A state session in memory that tests can look into; a codec and a grouper in plain Python.
 
-Owns: what `SessionLike`, `Codec` and `GroupedRows` promise, written down as dicts.
-Does not own: what is compared with it (the tests).
+Owns: what `Codec` and `GroupedRows` promise, in plain Python; the entries that a session leaves, its calls counted.
+Does not own: the session itself (the Rust core's), what is compared with it (the tests).
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import json
 import math
 import pickle
 from collections.abc import Iterator, Sequence
@@ -14,11 +16,113 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastchangelog.testing.memory_session import MemorySession as FakeSession
-from fastchangelog.testing.memory_session import Store
+from fastchangelog._internal import StateSession
 from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT
 
 __all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "FakeCodec", "FakeGrouper", "FakeSession", "Store"]
+
+
+class Store:
+    """The version that a session in memory committed; any number of sessions may start from it."""
+
+    def __init__(self, session: StateSession | None = None) -> None:
+        self.session = session
+
+    @property
+    def catalog(self) -> str:
+        return StateSession.in_memory(self.session).catalog
+
+    def rows(self, kind: str) -> list[tuple[int, bytes, bytes | None, bytes | None]]:
+        """Number, key, `sub` (the expiry, or the time of a timer) and value of all entries of the states of a kind."""
+        session = StateSession.in_memory(self.session)
+        catalog = session.catalog
+        session.declare(catalog, -(2**63))
+        found = []
+        for state in (entry["id"] for entry in json.loads(catalog) if entry["kind"] == kind):
+            cursor = None
+            while True:
+                page, cursor = session.scan(state, cursor, 1 << 20)
+                found += [(state, *row.values()) for row in page.to_pylist()]
+                if cursor is None:
+                    break
+        return found
+
+    @property
+    def timers(self) -> set[tuple[int, bytes]]:
+        rows = self.rows("timers")
+        return {(int.from_bytes(sub, "big", signed=True), key) for _, key, sub, _ in rows if sub is not None}
+
+
+class FakeSession:
+    """`SessionLike`: a session in memory that counts its calls, and whose answers may be short."""
+
+    #: Values of one answer have at most so many bytes, unless they are of one key; None: the core's own bound.
+    most_bytes: int | None = None
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._session = StateSession.in_memory(None if store is None else store.session)
+        #: How often each method was called.
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    @classmethod
+    def in_memory(cls, after: FakeSession | None = None) -> FakeSession:
+        """In the place of `StateSession.in_memory`."""
+        return cls(None if after is None else Store(after._session))
+
+    @property
+    def catalog(self) -> str:
+        return self._session.catalog
+
+    def declare(self, catalog: str, now_millis: int) -> None:
+        self._session.declare(catalog, now_millis)
+
+    def commit(self) -> Any:
+        self._session.commit()
+        return Store(self._session)
+
+    def get(self, state: int, keys: pa.BinaryArray) -> pa.BinaryArray:
+        self.calls["get"] += 1
+        return self._short(self._session.get(state, keys))
+
+    def read_entries(self, state: int, keys: pa.BinaryArray, max_bytes_per_key: int) -> Any:
+        self.calls["read_entries"] += 1
+        return self._session.read_entries(state, keys, max_bytes_per_key)
+
+    def read_page(self, state: int, key: bytes, after: bytes | None, max_bytes: int) -> Any:
+        self.calls["read_page"] += 1
+        return self._session.read_page(state, key, after, max_bytes)
+
+    def get_entries(self, state: int, keys: pa.BinaryArray, subs: pa.BinaryArray) -> pa.BinaryArray:
+        self.calls["get_entries"] += 1
+        return self._short(self._session.get_entries(state, keys, subs))
+
+    def write(self, state: int, ops: Any, keys: Any, subs: Any, values: Any, expires_at: int | None = None) -> None:
+        self.calls["write"] += 1
+        self._session.write(state, ops, keys, subs, values, expires_at)
+
+    def clear_all(self, state: int) -> None:
+        self._session.clear_all(state)
+
+    def due_timers(self, until: int, after: tuple[int, bytes] | None, limit: int) -> Any:
+        self.calls["due_timers"] += 1
+        return self._session.due_timers(until, after, limit)
+
+    def timers_of(self, keys: pa.BinaryArray) -> pa.ListArray:
+        self.calls["timers_of"] += 1
+        return self._session.timers_of(keys)
+
+    def next_timer(self) -> int | None:
+        return self._session.next_timer()
+
+    def _short(self, values: pa.BinaryArray) -> pa.BinaryArray:
+        if self.most_bytes is None:
+            return values
+        size = 0
+        for i, value in enumerate(values.to_pylist()):
+            size += len(value or b"")
+            if i and size > self.most_bytes:
+                return values.slice(0, i)
+        return values
 
 
 def normal(value: Any) -> Any:

@@ -15,6 +15,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from fastchangelog.spark.processor.states.order import number_bytes
+from support.fake_state_session import FakeSession
 from support.model import NEVER, Model, States
 from support.processor_runs import Runner
 
@@ -216,7 +217,7 @@ def set_bounds(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
     }
     for name, choices in bounds.items():
         monkeypatch.setattr(f"fastchangelog.spark.processor.{name}", rng.choice(choices))
-    monkeypatch.setattr("fastchangelog.testing.memory_session._READ_BYTES", rng.choice((0, 30, 10**6)))
+    monkeypatch.setattr(FakeSession, "most_bytes", rng.choice((0, 30, 10**6)))
 
 
 def run_batches(runner: Runner, world: World, rng: random.Random, batches: int) -> None:

@@ -74,7 +74,8 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
         arrays = values_of(values)
         if len(key_groups) != sum(map(len, arrays)):
             raise InvalidArgumentError(
-                f"{len(key_groups)} key groups and {sum(map(len, arrays))} values: a batch needs one of each"
+                f"the batch has {len(key_groups)} key groups and {sum(map(len, arrays))} values; give one key group "
+                "for each value"
             )
         start = 0
         for array in arrays:

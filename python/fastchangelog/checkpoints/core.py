@@ -59,7 +59,7 @@ class CoreFiles:
         try:
             return data.decode().splitlines()
         except UnicodeDecodeError:
-            raise StoreError(f"{self._uri}/{name} is not a text; is this a checkpoint?") from None
+            raise StoreError(f"{self._uri}/{name} is not a text; give the checkpointLocation of a query") from None
 
     def unreadable_form(self, batch: int) -> str | None:
         """The setting that gave the state after `batch` a form that only Spark reads; None if there is none."""

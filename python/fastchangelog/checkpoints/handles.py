@@ -89,7 +89,9 @@ class QueryCheckpoints:
         try:
             found = json.loads("".join(lines))["id"]
         except (ValueError, TypeError, KeyError):
-            raise StoreError(f"{location}/metadata is not what Spark writes; is this a checkpoint?") from None
+            raise StoreError(
+                f"Spark did not write {location}/metadata; give the checkpointLocation of a query"
+            ) from None
         return str(found)
 
     def _files(self, location: str) -> CheckpointFiles:
@@ -117,15 +119,17 @@ class QueryCheckpoints:
 
     def _check_removed(self, location: str) -> None:
         if self._files(location).exists():
-            raise StoreError(f"{location} is there, but has no metadata of a query; is this a checkpoint?")
+            raise StoreError(
+                f"{location} exists, but has no metadata of a query; give the checkpointLocation of a query"
+            )
         parent = location.rsplit("/", 1)[0] + "/"
         if not self._files(parent).exists():
             raise StateNotFoundError(
-                f"neither {location} nor the folder {parent} is there: this machine may not see it"
+                f"neither {location} nor the folder {parent} exists; check that this machine can see it"
             )
         if not self._files(parent).has_files():
             raise StateNotFoundError(
-                f"{location} is not there, and {parent} is empty, as a mount point is whose disk is missing"
+                f"{location} does not exist, and {parent} is empty; check that its disk is mounted"
             )
 
     def roots(self, location: str) -> Roots:
@@ -208,7 +212,8 @@ class QueryCheckpoints:
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 return int(json.loads(line)["batchTimestampMs"])
         raise StoreError(
-            f"{location}/offsets/{batch} does not say when the batch was planned; is this a checkpoint of Spark?"
+            f"{location}/offsets/{batch} does not say when the batch was planned; give the checkpointLocation of a "
+            "query"
         )
 
     def _files_of(self, location: str, batch: int) -> CheckpointFiles:

@@ -70,8 +70,8 @@ def choose_state(
         fits = [handles for handles in operators.values() if handles]
     if len(fits) != 1:
         raise StateNotFoundError(
-            f"no operator of {checkpoint} has handles in {root.uri}/{query}/{chosen} at batch {batch}; is "
-            "this the state of that checkpoint, and were none of its objects deleted?"
+            f"no operator of {checkpoint} has handles in {root.uri}/{query}/{chosen} at batch {batch}; check that "
+            "this is the state of that checkpoint, and that none of its objects was deleted"
         )
     _check_started(root.child(f"{query}/{chosen}"), fits[0], remedy)
     return FoundState(chosen, dict(fits[0]), tuple(sorted(_objects(fits[0]) - names[chosen])))

@@ -140,8 +140,8 @@ def many_of(what: str, data: ArrowArrayLike, wanted: pa.DataType) -> pa.Array:
     try:
         if not _is_many(data):
             raise InvalidArgumentError(
-                f"{what}: a {type(data).__name__} is one value, and many are wanted; give an array or a list, or "
-                "leave out _many in the name of the method, if it has that"
+                f"{what}: a {type(data).__name__} is one value; give an array or a list, or call the method without "
+                "_many, if there is one"
             )
         return fit_all(array_of(data), wanted)
     except _REFUSED as error:
@@ -173,4 +173,4 @@ def _misfit(what: str, wanted: pa.DataType, error: Exception, hint: str = "") ->
     if isinstance(error, InvalidArgumentError):
         return error
     cause = " ".join(str(error).split())
-    return InvalidArgumentError(f"{what}: this is not {wanted}, as was declared: {cause}{hint}")
+    return InvalidArgumentError(f"{what}: this is not {wanted}, the declared type: {cause}{hint}")

@@ -99,14 +99,14 @@ def open_state(
         >>> fc.open_state("memory://docs/none", read_only=True)
         Traceback (most recent call last):
         fastchangelog.errors.StateNotFoundError: there is no state in memory://docs/none/default; check the address \
-and the name, or let it be made (create=True, and not read_only)
+and the name, or create it (create=True, without read_only)
     """
     given = Hidden(storage_options)
     del storage_options
     folder = os.fspath(uri)
     if handle is not None and not isinstance(handle, StateHandle):
         raise InvalidArgumentError(
-            f"handle is a {type(handle).__name__}; give a StateHandle, of bytes by StateHandle.from_bytes()"
+            f"handle is a {type(handle).__name__}; give a StateHandle; StateHandle.from_bytes() makes one from bytes"
         )
     provider, explicit = split_provider(given)
     store = Hidden(gather_storage_options(folder, explicit.show()))
@@ -210,7 +210,7 @@ class State(Closing):
         del storage_options
         handle = self.handle if self.read_only else self.checkpoint()
         if handle is None:
-            raise InvalidArgumentError(f"the state in {self.uri} has no checkpoint yet, so there is nothing to copy")
+            raise InvalidArgumentError(f"the state in {self.uri} has no checkpoint yet; call checkpoint() first")
         with tempfile.TemporaryDirectory(prefix="fastchangelog-", ignore_cleanup_errors=True) as scratch:
             self._native.savepoint(handle._native, _savepoint_folder(uri, given), format, scratch)
         return handle

@@ -12,11 +12,15 @@ rows for which it is true are counted.
 sum(price) where price > 0 as total
 """
 
-from fastchangelog.functions import general, statistics
+from fastchangelog.functions import logic, selections, statistics, sums
 from fastchangelog.functions.aggregate import Aggregate
-from fastchangelog.functions.general import *  # noqa: F403
+from fastchangelog.functions.logic import *  # noqa: F403
+from fastchangelog.functions.selections import *  # noqa: F403
 from fastchangelog.functions.statistics import *  # noqa: F403
+from fastchangelog.functions.sums import *  # noqa: F403
 
 __all__ = ["Aggregate"]
-__all__ += general.__all__
+__all__ += logic.__all__
+__all__ += selections.__all__
 __all__ += statistics.__all__
+__all__ += sums.__all__

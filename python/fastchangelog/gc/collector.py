@@ -177,7 +177,7 @@ class Collector:
         checkpoints that the folders don't know of; `gone`: known ones that were removed for good; `all_given`: where
         notes were lost, `locations` has all checkpoints; `delete` and `orphans`: what may be deleted."""
         if grace < 0:
-            raise InvalidArgumentError("the grace period is negative")
+            raise InvalidArgumentError("the grace period is negative; give zero or more")
         self._root = root
         self._checkpoints = checkpoints
         self._grace = grace
@@ -349,7 +349,10 @@ class Collector:
             folder.store.delete(probe)
             stamped = [modified for name, _, modified in listed if name == probe]
             if not stamped:
-                raise StoreError(f"{probe} was written, but the store does not list it: a listing cannot be trusted")
+                raise StoreError(
+                    f"{probe} was written, but the store does not list it, so its listings cannot be trusted; sweep "
+                    "again later"
+                )
             folder.now = stamped[0]
         hidden = next((e for e in _foreign(foreign) if e.name.split("/", 1)[0] in _OWN_FOLDERS), None)
         if hidden is not None:
@@ -381,7 +384,9 @@ class Collector:
             def one(name: str) -> T:
                 data = folder.store.read(name)
                 if data is None:
-                    raise StateNotFoundError(f"{name} was listed, and is not there: is another sweep running?")
+                    raise StateNotFoundError(
+                        f"{name} was listed but is missing; wait until no other sweep runs, then sweep again"
+                    )
                 return decode(name, data)
 
             return dict(zip(wanted, in_parallel(one, wanted), strict=True))
@@ -399,7 +404,7 @@ class Collector:
         others = now_known.missing_in(state.checkpoints)
         if others:
             known.write(store, (folder.query.known | now_known).state(state))
-            raise StoreError(f"another sweep was told meanwhile of a checkpoint at {others[0]}: sweep again")
+            raise StoreError(f"another sweep has learned of a checkpoint at {others[0]} meanwhile; sweep again")
         store.write(GC_STATE, dataclasses.replace(state, unreachable_since=decided.unreachable_since).to_bytes())
         done: list[Entry] = []
 

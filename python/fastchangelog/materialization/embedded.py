@@ -85,7 +85,9 @@ class EmbeddedMaterializer:
             self.materializer.poll()
         except StoreError as error:
             self._refused = True
-            self._native.refuse_changes(f"{error}; nothing can be changed until one succeeds, while checkpoints go on")
+            self._native.refuse_changes(
+                f"{error}; the state refuses changes until a materialization succeeds, and checkpoints continue"
+            )
             return
         finally:
             self._polling = False

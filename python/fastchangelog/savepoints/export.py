@@ -34,7 +34,7 @@ def export_savepoint(uri: str, to: str, source: StateSource) -> dict[str, Any]:
     import pyarrow.parquet as parquet
 
     if os.path.exists(to):
-        raise InvalidArgumentError(f"{to} is there already; give the name of a new file")
+        raise InvalidArgumentError(f"{to} already exists; give the name of a new file")
     said = read_savepoint(uri, source)
     folder = savepoint_folder(existing_folder(uri), source)
     rows = 0
@@ -78,7 +78,7 @@ def _entries_of(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     kind = state["kind"]
     if kind not in ("value", "timers"):
-        raise InvalidArgumentError(f"the state {state['name']} is one of kind {kind}; values and timers are exported")
+        raise InvalidArgumentError(f"the state {state['name']} has the kind {kind}; export a state of values or timers")
     key = pa.field("key", arrow_type("key", state["key"]), False)
     value = pa.field("value", arrow_type("value", state["value"]))
     types, versions = pa.schema([key, value]), state.get("versions")

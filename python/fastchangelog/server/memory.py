@@ -183,8 +183,8 @@ def check_container(budget: int, limits: Limits) -> None:
     """Refuses a budget that alone is more than the container has: the kernel would kill the server, or the JVM."""
     if limits.cgroup is not None and budget > limits.cgroup:
         raise InvalidArgumentError(
-            f"option `memory_budget` = {_mib(budget)} is more than the {_mib(limits.cgroup)} that this container may "
-            f"take in all: lower `memory_budget`, or leave it out, or give the container more memory"
+            f"option `memory_budget` = {_mib(budget)} exceeds the container's memory, {_mib(limits.cgroup)}; lower "
+            "or omit `memory_budget`, or give the container more memory"
         )
 
 
@@ -217,9 +217,9 @@ def _check_address_space(budget: int, limit: int | None) -> None:
     needed = needed_address_space(budget)
     if limit is not None and limit < needed:
         raise InvalidArgumentError(
-            f"`spark.executor.pyspark.memory` limits the address space of this worker, and so of the state server, "
-            f"to {limit >> 20} MiB; the server needs {needed >> 20} MiB for its `memory_budget` of {budget >> 20} MiB: "
-            f"unset `spark.executor.pyspark.memory`, raise it, or lower the option `memory_budget`"
+            f"`spark.executor.pyspark.memory` limits the state server's address space to {limit >> 20} MiB, but a "
+            f"`memory_budget` of {budget >> 20} MiB needs {needed >> 20} MiB; unset or raise "
+            "`spark.executor.pyspark.memory`, or lower `memory_budget`"
         )
 
 

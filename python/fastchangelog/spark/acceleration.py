@@ -154,8 +154,8 @@ def _see_start(session: str, query: StartingQuery) -> None:
     with contextlib.suppress(Warning):  # the query starts all the same
         warnings.warn(
             "a query of an accelerated session runs on Spark's operator: its transformWithState() was not called "
-            "through accelerate(), perhaps since another library has replaced PySpark's methods; call accelerate() "
-            "after it, and build the query again",
+            "through accelerate(), perhaps because another library replaced PySpark's methods; call accelerate() "
+            "after that, and build the query again",
             stacklevel=2,
         )
 

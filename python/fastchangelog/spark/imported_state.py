@@ -75,7 +75,7 @@ def import_state(
     """
     for what, value in (("operator", operator), ("batch", batch)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise InvalidArgumentError(f"{what}={value!r} of import_state() is a number from 0 on")
+            raise InvalidArgumentError(f"import_state() takes {what} as a number from 0 on, not {value!r}")
     if isinstance(variables, str):
         raise InvalidArgumentError("variables of import_state() is a list of names, not one text")
     names = None if variables is None else tuple(variables)

@@ -171,7 +171,7 @@ def _name_query(execution: Any) -> None:
     try:
         conf.set(task.FIRST_BATCH, str(_first_batch(execution)))
     except Exception as error:  # then a worker takes the first batch that it sees for the first one
-        _log.debug("the first batch of a query's run cannot be seen: %s", error)
+        _log.debug("cannot see the first batch of a query's run: %s", error)
 
 
 def _first_batch(execution: Any) -> int:
@@ -222,7 +222,7 @@ def _has_our_types(spark: Any, execution: Any, number: int, watch: Watch) -> boo
         schema = reader.option("operatorId", number).option("stateVarName", watch.state).load().schema
         return watch.is_ours(schema["key"].dataType, schema["value"].dataType)
     except Exception as error:
-        _log.debug("the types of a state cannot be read: %s", error)
+        _log.debug("cannot read the types of a state: %s", error)
         return True
 
 
@@ -239,7 +239,7 @@ def _follow_functions(spark: Any, execution: Any) -> None:
         with pool.lock:
             objects = list(pool.dict.values())
     except AttributeError as error:
-        _log.debug("functions of foreachBatch are not followed: %s", error)
+        _log.debug("cannot follow functions of foreachBatch: %s", error)
         return
     _running[str(execution.runId().toString())] = _Running(execution)
     for given in objects:
@@ -295,7 +295,7 @@ class _Running:
             self._paths = [path for node, path in _with_paths(root, []) if _is_processor(node)]
             return [functools.reduce(_child, path, root) for path in self._paths]
         except Exception as error:  # of a PySpark with other plans: Spark itself fails the batch
-            _log.debug("it cannot be seen whether a batch was read to its end: %s", error)
+            _log.debug("cannot see whether a batch was read to its end: %s", error)
             return []
 
 

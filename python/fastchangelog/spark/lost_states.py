@@ -46,15 +46,15 @@ def _explained(error: StateNotFoundError, root: str, query: str, name: str, hand
     others = _others(root, query, name, objects_of(handle))
     if others:
         explained = StateNotFoundError(
-            f"{text}. The ids differ: the checkpoint's file `metadata` says that the query is {query}, but the query "
-            f"{others[0]} has written this state, in {root}/{others[0]}/{name}. Write that id back into `metadata`; "
-            "a query of its own begins with a new checkpoint and a savepoint of the old one, grouped(…, start_from=…)"
+            f"{text}. The ids differ: the checkpoint's file `metadata` names the query {query}, but the query "
+            f"{others[0]} wrote this state, in {root}/{others[0]}/{name}. Write that id back into `metadata`, or "
+            "begin a query of its own with a new checkpoint and a savepoint of the old one, grouped(…, start_from=…)"
         )
     else:
         explained = StateNotFoundError(
-            f"{text}. The state is looked for in {root}/{query}/{name}, by the query's id in the checkpoint's file "
-            "`metadata`. If the checkpoint was moved or copied, move its state, too, and give its root as state=; if "
-            "it got another id, the ids differ: write the old one back into `metadata`"
+            f"{text}. The query's id in the checkpoint's file `metadata` places the state in {root}/{query}/{name}. "
+            "If the checkpoint was moved or copied, move its state, too, and give its root as state=; if the "
+            "checkpoint got another id, write the old one back into `metadata`"
         )
     explained.remedy, explained.subject = error.remedy, error.subject
     return explained

@@ -91,7 +91,7 @@ class CredentialRenewal:
             self._failed = True
             # The provider's text may contain secrets.
             name = type(error.__cause__ or error).__name__
-            _log.warning("credentials of an open session could not be renewed: %s", name)
+            _log.warning("cannot renew the credentials of an open session: %s", name)
 
     def _run(self) -> None:
         while self._expires is not None and not self._stopped.wait(self.pause()):

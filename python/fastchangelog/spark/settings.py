@@ -97,7 +97,7 @@ _ARROW_ROWS_DEFAULT = 10_000
 #: What payload rows of one Arrow batch come to at most where Spark does not end a batch by its bytes: as much as its
 #: own bound allows since 4.1. The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
 _ARROW_BATCH = 64 << 20
-_FIX_PROVIDER = "see why the `credential_provider` failed"
+_FIX_PROVIDER = "find out why the `credential_provider` failed"
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
 
@@ -281,8 +281,8 @@ def start_from(
         found = json.loads(folder.read())
     except StateNotFoundError as error:
         raise StateNotFoundError(
-            f"option `start_from`: {error}. A query that has run from it does not need it any more: take the option "
-            "out, and set `max_parallelism` if the next start asks for it"
+            f"option `start_from`: {error}. After its first batch the query does not need it: take the option out, "
+            "and set `max_parallelism` if the next start asks for it"
         ) from None
     groups, asked = found["max_parallelism"], count_option(options, "max_parallelism")
     if asked not in (0, groups):

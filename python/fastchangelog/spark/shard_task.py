@@ -114,9 +114,9 @@ def batch_number(batch: int | None, handle: str | None) -> int:
         return before + 1
     if batch <= before:
         raise InvalidArgumentError(
-            f"batch {batch} was handed the state of batch {before}, which a later batch has: either the query goes on "
-            "from a checkpoint that was changed, then restart it from an unchanged one; or the job was started by a "
-            f"thread that still has the properties of batch {batch}: {task.OTHER_THREAD}"
+            f"batch {batch} got the state of batch {before}, which only a later batch may have: if the query's "
+            "checkpoint was changed, restart the query from an unchanged one; if a thread that still has the "
+            f"properties of batch {batch} started the job: {task.OTHER_THREAD}"
         )
     return batch
 

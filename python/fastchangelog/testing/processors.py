@@ -1,7 +1,7 @@
 """Runs a vectorised processor over batches, in this process and in memory.
 
 Owns: `run_processor`: grouping of rows, the state between batches, the times.
-Does not own: the order of calls and what user code sees (`fastchangelog.vectorised`), the session (`memory_session`).
+Does not own: the order of calls and what user code sees (`fastchangelog.vectorised`), the sessions (the Rust core's).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fastchangelog.embedded.fit_array import table_of
 from fastchangelog.embedded.times import micros_of
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.schema import arrow_type
-from fastchangelog.testing.memory_session import MemorySession, Store
 from fastchangelog.vectorised.context import Declared
 from fastchangelog.vectorised.keys import by_key
 from fastchangelog.vectorised.processor import Processor
 from fastchangelog.vectorised.run import Place, Times, VectorRun
+from fastchangelog.vectorised.session import SessionLike
 
 if TYPE_CHECKING:
     from fastchangelog.types import DataTypeLike
@@ -113,7 +113,7 @@ def run_processor(
             raise InvalidArgumentError(f"batches have no column `{name}` to group by; they have: {', '.join(columns)}")
     for table in tables:
         if table.schema.names != columns or table.schema.types != tables[0].schema.types:
-            raise InvalidArgumentError("the batches have different columns; give all of them the same schema")
+            raise InvalidArgumentError("the batches have different columns; give all batches the same schema")
     declared = None if output is None else arrow_type("output", output)
     if declared is not None and not pa.types.is_struct(declared):
         raise InvalidArgumentError(f'output: {declared} has no columns; write "user string, n long"')
@@ -122,11 +122,11 @@ def run_processor(
     first = None if initial is None else _table(initial)
     if first is not None and any(first.schema.names.count(name) != 1 for name in names):
         raise InvalidArgumentError(f"initial: rows have the columns of the key, {', '.join(names)}, once each")
-    store = Store()
+    session = None
     answers = []
     for table, mark in zip(tables, marks):
         millis = 0 if mark is None else micros_of(mark) // 1000
-        session = MemorySession(store)
+        session = _internal.StateSession.in_memory(session)
         times = Times(mode, _millis(clock or time.time), millis)
         run = VectorRun(
             copy.deepcopy(processor),
@@ -141,7 +141,7 @@ def run_processor(
             first = None
         answered = [*run.rows(_grouped(table, names, key_type), lambda rows: rows, schema), *run.timers(schema)]
         run.close()
-        store = session.commit()
+        session.commit()
         known = answered[0].schema if schema is None and answered else schema
         if known is not None and any(answer.schema != known for answer in answered):
             other = next(answer.schema for answer in answered if answer.schema != known)
@@ -173,7 +173,7 @@ def _said(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
 
 
-def _declaring(session: MemorySession, mode: str, now: int) -> Callable[[Mapping[str, Declared]], dict[str, Place]]:
+def _declaring(session: SessionLike, mode: str, now: int) -> Callable[[Mapping[str, Declared]], dict[str, Place]]:
     def declare(declared: Mapping[str, Declared]) -> dict[str, Place]:
         entries: list[tuple[str, str, bool]] = [(d.name, d.kind, d.ttl_millis is not None) for d in declared.values()]
         if mode != "none":

@@ -45,9 +45,9 @@ class Counter:
         try:
             whole = operator.index(count)
         except TypeError:
-            raise InvalidArgumentError(f"a counter counts whole numbers; {count!r} came") from None
+            raise InvalidArgumentError(f"a counter takes whole numbers, not {count!r}") from None
         if whole < 0:
-            raise InvalidArgumentError(f"a counter only grows; {count} came")
+            raise InvalidArgumentError(f"a counter only grows; add 0 or more, not {count}")
         self.value += whole
 
 

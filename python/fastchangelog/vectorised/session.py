@@ -1,7 +1,7 @@
 """What a run of a processor stands on: a session of a shard's state, codecs, and rows in chunks.
 
 Owns: their shapes, and reading all entries of lists and maps.
-Does not own: the sessions themselves (the core's, `fastchangelog.testing`'s), who calls them: processors of rows
+Does not own: the sessions themselves (the core's), who calls them: processors of rows
 (`fastchangelog.spark.processor`) and vectorised ones alike.
 """
 

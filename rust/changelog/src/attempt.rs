@@ -109,7 +109,7 @@ impl<R: Receiver> Answer for Attempt<R> {
 impl<R: Receiver> Drop for Attempt<R> {
     fn drop(&mut self) {
         if !self.is_over {
-            let error = Error::retryable("the upload of a change set ended without an answer: its process is ending");
+            let error = Error::retryable("the upload of a change set was cancelled because its process is ending");
             self.receiver.on_outcome(Err((error.with_remedy("start the batch again"), None)));
         }
     }

@@ -172,7 +172,7 @@ impl ChangeReader {
     pub fn read(&self, handle: &ChangelogHandle, groups: Option<KeyGroupRange>) -> Result<Changes> {
         if !self.store.is_at(&handle.storage) {
             return Err(Error::invalid(format!(
-                "this handle is of the storage {}, not of {}: open that one, or move the handle with \
+                "this handle belongs to the storage {}, not to {}; open that one, or move the handle with \
                  `handle.moved_to(uri)` if its objects were copied",
                 handle.storage,
                 self.store.uri()

@@ -242,7 +242,7 @@ fn d06_an_object_of_two_writers_goes_with_the_second() {
 }
 
 #[test]
-fn h08_an_aborted_checkpoint_takes_nothing_from_another_of_the_same_sets() {
+fn h08_an_aborted_checkpoint_takes_nothing_from_others() {
     let w = world(&[]);
     let writer = w.writer("a");
     append(&writer, 10);
@@ -365,7 +365,7 @@ impl World {
 }
 
 #[test]
-fn w14_w16_l04_a09_copies_live_as_long_as_a_checkpoint_wants_them() {
+fn w14_w16_l04_a09_copies_live_while_a_checkpoint_wants_them() {
     let w = world_with(&[("preemptive_persist_threshold", "100")], true);
     let writer = w.writer("a");
     append(&writer, 10);
@@ -389,7 +389,7 @@ fn w14_w16_l04_a09_copies_live_as_long_as_a_checkpoint_wants_them() {
 }
 
 #[test]
-fn l03_l09_a_confirm_takes_the_copies_of_all_older_checkpoints_and_no_others() {
+fn l03_l09_a_confirm_takes_the_copies_of_older_checkpoints() {
     let w = world_with(&[], true);
     let writer = w.writer("a");
     let handles: Vec<ChangelogHandle> = (1..=4)

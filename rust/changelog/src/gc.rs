@@ -33,7 +33,8 @@ impl ChangelogStorage {
         let shared = &self.shared;
         if let Some(foreign) = needed.iter().find(|handle| !shared.store.is_at(&handle.storage)) {
             return Err(Error::invalid(format!(
-                "a handle of the storage {} was given to a sweep of {}: nothing is deleted",
+                "a handle belongs to the storage {}, but the sweep is of {}, so it deletes nothing; give handles of \
+                 that storage",
                 foreign.storage,
                 shared.store.uri()
             )));

@@ -39,7 +39,7 @@ fn work(w: &World, crash: u64) -> BTreeMap<u64, ChangelogHandle> {
 }
 
 #[test]
-fn a06_x05_a_crash_at_any_step_leaves_nothing_that_a_sweep_does_not_find() {
+fn a06_x05_a_sweep_finds_what_a_crash_at_any_step_leaves() {
     for fault in [Fault::Hang, Fault::HangAfter] {
         for crash in 0..CALLS {
             let w = world(&[("preemptive_persist_threshold", "100")]);
@@ -65,7 +65,7 @@ fn a06_x05_a_crash_at_any_step_leaves_nothing_that_a_sweep_does_not_find() {
 }
 
 #[test]
-fn invariant_3_p6_a_machine_whose_clock_is_ahead_deletes_nothing_that_is_young() {
+fn invariant_3_p6_a_clock_ahead_deletes_nothing_young() {
     let w = world(&[]);
     let writer = w.writer("one");
     append(&writer, 10);

@@ -176,7 +176,7 @@ impl<D> Ledger<D> {
         }
         if from > self.active {
             return Err(Error::invalid(format!(
-                "sequence number {from} was not appended yet: the next one is {}",
+                "no change has the sequence number {from} yet; the next one is {}",
                 self.active
             )));
         }
@@ -439,7 +439,7 @@ impl<D> Ledger<D> {
     fn check_range(&self, from: SequenceNumber, to: SequenceNumber) -> Result<()> {
         if from > to || to > self.active {
             return Err(Error::invalid(format!(
-                "[{from}, {to}) is no range of this writer's sequence numbers: the next one is {}",
+                "[{from}, {to}) is not a range of this writer's sequence numbers; the next one is {}",
                 self.active
             )));
         }

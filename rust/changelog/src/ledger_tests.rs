@@ -103,7 +103,7 @@ fn arguments_are_checked() {
     }
     drop(ledger.truncate(1).unwrap());
     assert!(ledger.persist(0, 1).unwrap_err().message().contains("truncated"));
-    assert!(ledger.persist(4, 1).unwrap_err().message().contains("not appended"));
+    assert!(ledger.persist(4, 1).unwrap_err().message().contains("no change has the sequence number 4 yet"));
     assert!(ledger.confirm(2, 1, 1).is_err() && ledger.confirm(0, 4, 1).is_err());
     assert!(ledger.reset(2, 1, 1).is_err() && ledger.truncate(4).is_err());
     drop(ledger.truncate(0).unwrap());

@@ -195,14 +195,14 @@ impl ChangelogStorage {
         }
         if groups.is_empty() || usize::from(groups.end) > MAX_KEY_GROUPS {
             return Err(Error::invalid(format!(
-                "key groups {} to {} are no range within 0 to {}",
+                "key groups {} to {} are not a range within 0 to {}; give another range",
                 groups.start,
                 i64::from(groups.end) - 1,
                 MAX_KEY_GROUPS - 1
             )));
         }
         if name.is_empty() || name.len() > 256 {
-            return Err(Error::invalid("a writer's name has 1 to 256 bytes"));
+            return Err(Error::invalid("a writer's name must have 1 to 256 bytes"));
         }
         if !self.shared.names.lock().insert(name.to_owned()) {
             return Err(Error::invalid(format!(

@@ -91,7 +91,7 @@ impl Registry {
                 Ok(()) => inner.metrics.discards.add(1),
                 Err(error) => {
                     inner.metrics.discard_failures.add(1);
-                    tracing::warn!(object, %error, "a log object that is not needed could not be deleted; a sweep will");
+                    tracing::warn!(object, %error, "cannot delete a log object that nothing needs; a sweep will");
                 }
             }
             inner.metrics.discards_pending.sub(1);

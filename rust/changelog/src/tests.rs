@@ -129,7 +129,7 @@ fn w11_what_is_truncated_cannot_be_persisted() {
 }
 
 #[test]
-fn w12_files_of_a_later_checkpoint_survive_materialization_and_subsumption() {
+fn w12_files_of_a_later_checkpoint_survive_subsumption() {
     let w = world(&[("preemptive_persist_threshold", "100")]);
     let writer = w.writer("a");
     let checkpoint = |id: u64, from: SequenceNumber| {

@@ -124,7 +124,11 @@ impl Writer {
     ) -> Result<()> {
         let inner = &*self.inner;
         if groups.len() != values.len() {
-            let what = format!("{} key groups and {} values: a batch needs one of each", groups.len(), values.len());
+            let what = format!(
+                "the batch has {} key groups and {} values; give one key group for each value",
+                groups.len(),
+                values.len()
+            );
             return Err(Error::invalid(what));
         }
         let range = inner.groups;

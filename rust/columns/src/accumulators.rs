@@ -188,7 +188,7 @@ fn encoded(accumulators: &Rows, count: usize, nulls: Option<&NullBuffer>) -> Res
 }
 
 fn number(i: usize) -> Result<u32> {
-    u32::try_from(i).map_err(|_| Error::invalid("more than 4 billion groups at once"))
+    u32::try_from(i).map_err(|_| Error::invalid("one call has more than 4 billion groups"))
 }
 
 #[cfg(test)]

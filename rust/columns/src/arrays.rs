@@ -72,7 +72,7 @@ pub(super) fn same_values(a: &DataType, b: &DataType) -> bool {
 
 /// The error for a column of type `actual` where `declared` was declared.
 pub(super) fn mismatch(actual: &DataType, declared: &DataType) -> Error {
-    Error::invalid(format!("a column of type {} came where {} was declared", type_text(actual), type_text(declared)))
+    Error::invalid(format!("a column has the type {}, but {} is declared", type_text(actual), type_text(declared)))
         .with_remedy("pass the declared schema")
 }
 

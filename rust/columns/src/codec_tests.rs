@@ -168,7 +168,7 @@ fn the_physical_form_of_a_column_does_not_matter() {
 }
 
 #[test]
-fn time_zone_labels_are_not_in_the_key_and_come_from_the_declared_type() {
+fn time_zone_labels_come_from_the_declared_type() {
     let time = |zone: &str| -> ArrayRef {
         let times = TimestampMicrosecondArray::from(vec![1, 2]).with_timezone(zone);
         Arc::new(StructArray::from(vec![(

@@ -235,7 +235,7 @@ fn list<O: OffsetSizeTrait>(step: &Step, values: &ArrayRef, field: &FieldRef) ->
 
 /// Arrow's message names the field.
 fn unexpected_null(error: ArrowError) -> Error {
-    Error::schema(format!("an earlier value has a null where the newer type has none: {error}"))
+    Error::schema(format!("an earlier value has a null where the newer type allows none: {error}"))
         .with_remedy("declare the field nullable")
         .with_source(error)
 }

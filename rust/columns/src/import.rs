@@ -38,7 +38,7 @@ pub fn import(data: &ArrayData) -> Result<ArrayRef> {
     let malformed = |why: &dyn std::fmt::Display| {
         let name = type_text(data.data_type());
         Error::invalid(format!("an Arrow column of type {name} is malformed: {why}"))
-            .with_remedy("make it anew from its values")
+            .with_remedy("rebuild it from its values")
     };
     match checked {
         Ok(Ok(array)) => Ok(array),

@@ -92,7 +92,7 @@ impl PayloadBuilder {
 
 fn end(bytes: usize) -> Result<i32> {
     i32::try_from(bytes)
-        .map_err(|_| Error::invalid("a payload of more than 2 GiB").with_remedy("make the values of each row smaller"))
+        .map_err(|_| Error::invalid("a payload has more than 2 GiB").with_remedy("make the values of each row smaller"))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the CRC has 32 bits")]

@@ -61,7 +61,7 @@ impl RowChunks {
         chunk_bytes: usize,
     ) -> Result<Self> {
         if chunk_rows == 0 || chunk_bytes == 0 || chunk_bytes > 1 << 30 {
-            return Err(Error::invalid(format!("chunks of {chunk_rows} rows and {chunk_bytes} bytes"))
+            return Err(Error::invalid(format!("chunks cannot have {chunk_rows} rows and {chunk_bytes} bytes"))
                 .with_remedy("use 1 row or more, and 1 byte to 1 GiB"));
         }
         Ok(Self {

@@ -123,7 +123,7 @@ fn what_is_held_is_bounded_and_what_is_more_is_spilled() {
 }
 
 #[test]
-fn late_rows_are_dropped_and_counted_and_rows_without_a_time_are_kept() {
+fn late_rows_are_counted_and_rows_without_a_time_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let keys = named(std::iter::repeat_n(1, 30));
     let found = |mark: i64| {

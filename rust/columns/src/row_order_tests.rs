@@ -39,7 +39,7 @@ fn split(rng: &mut StdRng, keys: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<V
 }
 
 #[test]
-fn invariants_1_and_2_keys_of_any_shape_are_sorted_stably_and_marked() {
+fn invariants_1_and_2_keys_of_any_shape_are_sorted_stably() {
     let mut rng = rng();
     for _ in 0..300 {
         let rows = rng.random_range(0..300);

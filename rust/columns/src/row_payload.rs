@@ -59,13 +59,13 @@ impl RowFormat {
     pub fn new(keys: usize, input: &Schema) -> Result<Self> {
         if keys > input.fields().len() {
             let columns = input.fields().len();
-            return Err(Error::invalid(format!("rows of {columns} columns have no {keys} key columns")));
+            return Err(Error::invalid(format!("rows of {columns} columns cannot have {keys} key columns")));
         }
         let mut fields = Vec::with_capacity(input.fields().len() + 1);
         for field in input.fields() {
             let data_type = wire_type(field.data_type()).ok_or_else(|| {
                 Error::invalid(format!(
-                    "column `{}` has the type {}, which rows cannot have",
+                    "column `{}` has the type {}, which rows cannot hold",
                     field.name(),
                     type_text(field.data_type())
                 ))
@@ -115,7 +115,7 @@ impl RowFormat {
         match pairs.find(|(field, declared)| !same_values(field.data_type(), declared.data_type())) {
             None => Ok(()),
             Some((field, declared)) => Err(Error::invalid(format!(
-                "column `{}` is of type {} where {} was declared",
+                "column `{}` has the type {}, but {} is declared",
                 declared.name(),
                 type_text(field.data_type()),
                 type_text(declared.data_type())
@@ -130,7 +130,7 @@ impl RowFormat {
         if columns == declared {
             return Ok(());
         }
-        Err(Error::invalid(format!("a batch of {columns} columns came where {declared} were declared")))
+        Err(Error::invalid(format!("the batch has {columns} columns, but {declared} are declared")))
     }
 
     /// The columns of `batch` as they travel. They may come as text or in their binary form.

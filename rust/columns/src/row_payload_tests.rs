@@ -113,7 +113,7 @@ fn what_was_made_for_other_columns_is_refused_by_name() {
 }
 
 #[test]
-fn a_compressed_batch_is_refused_before_its_lengths_are_believed() {
+fn a_compressed_batch_is_refused_before_its_lengths_are_read() {
     let format = numbers();
     let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME)).unwrap();
     let mut out = Vec::new();
@@ -174,7 +174,9 @@ fn batches_of_other_columns_are_refused_by_name() {
     let format = numbers();
     let batch = |column: ArrayRef| RecordBatch::try_from_iter_with_nullable([("x", column, true)]).unwrap();
     let texts = batch(Arc::new(arrow_array::StringArray::from(vec!["a"])));
-    assert!(format.check(&texts.schema()).unwrap_err().message().contains("column `n` is of type string where bigint"));
+    assert!(
+        format.check(&texts.schema()).unwrap_err().message().contains("column `n` has the type string, but bigint")
+    );
     let error = format.columns(&texts).unwrap_err();
     assert!(error.kind() == ErrorKind::InvalidArgument && error.message().contains("column `n`"), "{error}");
     let none = RecordBatch::new_empty(Arc::new(Schema::empty()));

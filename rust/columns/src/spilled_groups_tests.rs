@@ -107,7 +107,7 @@ fn invariant_1_ranges_hold_what_one_table_would() {
 }
 
 #[test]
-fn invariant_2_no_range_of_whole_parts_holds_more_than_was_counted() {
+fn invariant_2_a_range_of_whole_parts_holds_what_was_counted() {
     let (mut rng, spec, dir) = (rng(), spec(), tempfile::tempdir().unwrap());
     let plan = Arc::new(AggPlan::new(&spec).unwrap());
     let mut table = GroupTable::new(Arc::clone(&plan));

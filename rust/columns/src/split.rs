@@ -44,7 +44,9 @@ pub(super) fn check_split(shards: u32, max_parallelism: u16, payload_bytes: usiz
         .with_remedy("set the option `max_parallelism`"));
     }
     if payload_bytes == 0 || payload_bytes > 1 << 30 {
-        return Err(Error::invalid(format!("payloads of {payload_bytes} bytes")).with_remedy("use 1 byte to 1 GiB"));
+        return Err(
+            Error::invalid(format!("payloads cannot have {payload_bytes} bytes")).with_remedy("use 1 byte to 1 GiB")
+        );
     }
     Ok(())
 }

@@ -355,7 +355,7 @@ impl GroupTable {
     fn check_room(&self, more: usize) -> Result<()> {
         match u32::try_from(self.len() + more) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Error::invalid("more than 4 billion groups in one batch of one shard")
+            Err(_) => Err(Error::invalid("one batch of one shard has more than 4 billion groups")
                 .with_remedy("use more shuffle partitions or smaller batches")),
         }
     }

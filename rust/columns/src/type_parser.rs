@@ -36,7 +36,11 @@ pub fn declared_text(data_type: &DataType) -> String {
 pub fn parse_type(text: &str) -> Result<DataType> {
     let mut parser = Parser { rest: text };
     let found = parser.read().filter(|_| parser.rest.is_empty());
-    found.ok_or_else(|| Error::schema(format!("the type `{text}` of stored values is not known")))
+    found.ok_or_else(|| {
+        Error::schema(format!(
+            "stored values have the unknown type `{text}`; upgrade fastchangelog to the release that wrote them"
+        ))
+    })
 }
 
 fn is_plain(name: &str) -> bool {
@@ -192,7 +196,7 @@ mod tests {
         for text in
             ["", "heap", "array<int", "array<>", "map<int>", "struct<a int>", "struct<a:int,>", "int>", "decimal(1)"]
         {
-            assert!(parse_type(text).unwrap_err().message().contains("is not known"), "{text}");
+            assert!(parse_type(text).unwrap_err().message().contains("unknown type"), "{text}");
         }
     }
 }

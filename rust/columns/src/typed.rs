@@ -217,7 +217,10 @@ impl TypedEntries {
     /// Encodes values; those of `keys` keys. Strings may be in their binary form.
     pub fn encode_values(&self, values: &ArrayRef, keys: usize) -> Result<EncodedValues> {
         if values.len() != keys {
-            return Err(Error::invalid(format!("{keys} keys and {} values: a batch needs one of each", values.len())));
+            return Err(Error::invalid(format!(
+                "the batch has {keys} keys and {} values; give one value for each key",
+                values.len()
+            )));
         }
         match &self.values {
             Values::Exact(plain) => {
@@ -266,7 +269,7 @@ impl TypedEntries {
     /// The bytes of one key, or of the leading fields of one.
     pub fn bound(&self, key: &ArrayRef) -> Result<Vec<u8>> {
         if key.len() != 1 || key.null_count() > 0 {
-            return Err(Error::invalid("a bound of a scan is one key, not null"));
+            return Err(Error::invalid("the bound of a scan is null; give one key"));
         }
         let columns = self.leading(key)?;
         let fields: Fields = self.fields()[..columns.len()].to_vec().into();
@@ -326,7 +329,7 @@ impl TypedEntries {
 
     fn wrong_key(&self, keys: &ArrayRef) -> Error {
         Error::invalid(format!(
-            "a key of type {} came where {} was declared",
+            "a key has the type {}, but {} is declared",
             type_text(keys.data_type()),
             type_text(&self.key)
         ))

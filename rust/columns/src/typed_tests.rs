@@ -15,7 +15,7 @@ fn within(range: &KeyRange, key: &[u8]) -> bool {
 }
 
 #[test]
-fn invariant_1_a_prefix_of_a_string_is_a_range_whatever_its_length() {
+fn invariant_1_a_prefix_of_any_length_is_a_range() {
     let types = TypedEntries::new(&DataType::Utf8, &DataType::Int64).unwrap();
     let alphabet = ["a", "b", "ü", "\u{7f}", "\u{10ffff}"];
     let mut words = vec![String::new()];

@@ -60,7 +60,7 @@ impl VersionedEntries {
             None => {
                 let texts: Vec<_> = versions.iter().map(type_text).collect();
                 return Err(Error::invalid(format!(
-                    "the value type {} is none of its versions, which are {}",
+                    "the value type {} is not among its versions, {}",
                     type_text(value),
                     texts.join(", ")
                 )));

@@ -140,7 +140,7 @@ fn types_that_come_back_are_written_in_their_own_version() {
 }
 
 #[test]
-fn a_value_type_that_is_no_version_or_that_a_version_cannot_become_is_refused() {
+fn a_value_type_that_fits_no_version_is_refused() {
     let new = |value, versions: &[DataType]| VersionedEntries::new(&DataType::Utf8, &value, versions).unwrap_err();
     let error = new(DataType::Int64, &[DataType::Int8, DataType::Int32]);
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -154,6 +154,6 @@ fn a_string_is_told_from_a_binary_before_it_becomes_one() {
     let codec = entries(&DataType::Utf8);
     codec.check_values(&DataType::LargeUtf8).unwrap();
     let error = codec.check_values(&DataType::Binary).unwrap_err();
-    assert!(error.message().contains("binary came where string was declared"), "{error}");
+    assert!(error.message().contains("type binary, but string is declared"), "{error}");
     assert!(codec.check_keys(&DataType::Int64).is_err());
 }

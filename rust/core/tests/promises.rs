@@ -199,7 +199,7 @@ fn aggregates_that_changed_are_named() {
 }
 
 #[test]
-fn a13_x15_a_key_that_changes_a_thousand_times_in_a_batch_is_one_record() {
+fn a13_x15_a_key_changed_a_thousand_times_is_one_record() {
     let mut world = World::new(7, &[]);
     let rows: Vec<_> = (0..1000).map(|i| (Some(format!("key-{}", i % 3)), i)).collect();
     world.batch(&rows, 1, Kept::Last);
@@ -237,7 +237,7 @@ fn m08_materializations_are_counted_and_measured() {
 }
 
 #[test]
-fn durable_size_stays_near_the_net_size_however_often_keys_are_written_again() {
+fn durable_size_stays_near_the_net_size_of_rewritten_keys() {
     let mut rng = StdRng::seed_from_u64(6);
     let mut world = World::new(6, &[]);
     for round in 0..8 {

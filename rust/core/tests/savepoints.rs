@@ -24,7 +24,7 @@ fn some_batches(world: &mut World, rng: &mut StdRng, n: usize) {
 }
 
 #[test]
-fn e05_e08_s04_y16_a_query_goes_on_from_a_savepoint_at_another_parallelism() {
+fn e05_e08_s04_y16_a_savepoint_starts_at_another_parallelism() {
     for seed in seeds(2) {
         println!("FASTCHANGELOG_SEED={seed}");
         let rng = &mut StdRng::seed_from_u64(seed);
@@ -64,7 +64,7 @@ fn e05_e08_s04_y16_a_query_goes_on_from_a_savepoint_at_another_parallelism() {
 }
 
 #[test]
-fn a_shard_without_rows_for_long_still_begins_with_the_savepoint() {
+fn a_shard_with_late_first_rows_begins_with_the_savepoint() {
     let rng = &mut StdRng::seed_from_u64(5);
     let mut world = World::new(5, &[]);
     some_batches(&mut world, rng, 3);
@@ -94,7 +94,7 @@ fn a_shard_without_rows_for_long_still_begins_with_the_savepoint() {
     next.restart(true);
     next.set_option("start_from", Some(other.to_str().unwrap()));
     let error = next.try_open(0, 1).map(drop).unwrap_err();
-    assert!(error.message().contains("give back the one it began with"), "{error}");
+    assert!(error.message().contains("put back the savepoint that it began with"), "{error}");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_handle_without_rows_is_the_version_it_was_begun_with() {
 }
 
 #[test]
-fn what_cannot_begin_with_a_savepoint_is_refused_with_the_remedy() {
+fn a_start_that_a_savepoint_cannot_serve_has_a_remedy() {
     let mut world = World::new(8, &[]);
     some_batches(&mut world, &mut StdRng::seed_from_u64(8), 2);
     let disk = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 const TINY: (&str, &str) = ("session_memory", "4KiB");
 
 #[test]
-fn p5_p7_p8_batches_larger_than_memory_through_faults_restores_and_snapshots() {
+fn p5_p7_p8_large_batches_through_faults_and_restores() {
     for seed in seeds(4) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
@@ -55,7 +55,7 @@ fn p5_p7_p8_batches_larger_than_memory_through_faults_restores_and_snapshots() {
 }
 
 #[test]
-fn a_version_of_several_segments_is_rescaled_and_saved_as_a_whole() {
+fn a_version_of_several_segments_is_rescaled_and_saved_whole() {
     for seed in seeds(2) {
         println!("seed {seed}");
         let mut rng = StdRng::seed_from_u64(seed);
@@ -91,7 +91,7 @@ fn a_version_of_several_segments_is_rescaled_and_saved_as_a_whole() {
 }
 
 #[test]
-fn what_a_killed_server_has_spilled_is_gone_when_the_next_one_has_started() {
+fn spills_of_a_killed_server_go_when_the_next_one_starts() {
     let mut world = World::new(1, &[TINY]);
     // Changes of states spill to RocksDB, whose files have names; spilled groups have none.
     let sessions: Vec<_> = [false, true].map(|ephemeral| spilled_states(&world, ephemeral)).into();

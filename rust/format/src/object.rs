@@ -114,7 +114,7 @@ pub fn decode_file(object: &str, bytes: &[u8]) -> Result<Vec<(u64, u64)>> {
         return Err(Error::corrupt(
             object,
             0,
-            format_args!("the checksum of the bytes before the footer is {actual:08x}, {stored:08x} was written"),
+            format_args!("the checksum of the bytes before the footer is {actual:08x}, but {stored:08x} was written"),
         ));
     }
     Ok(sets)

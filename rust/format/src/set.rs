@@ -190,7 +190,7 @@ pub(super) fn check_crc(object: &str, at: u64, what: &str, stored: &[u8], writte
     if crc == written {
         return Ok(());
     }
-    let what = format!("the checksum of {what} of {} bytes is {crc:08x}, {written:08x} was written", stored.len());
+    let what = format!("the checksum of {what} of {} bytes is {crc:08x}, but {written:08x} was written", stored.len());
     Err(Error::corrupt(object, at, what))
 }
 
@@ -276,7 +276,7 @@ pub fn decode_set_header(object: &str, offset_in_object: u64, bytes: &[u8]) -> R
     let stored = reader.u32("the header checksum")?;
     let actual = crc32c(&header[..SET_HEADER_CRC]);
     if stored != actual {
-        let what = format!("the checksum of the set's header is {actual:08x}, {stored:08x} was written");
+        let what = format!("the checksum of the set's header is {actual:08x}, but {stored:08x} was written");
         return Err(Error::corrupt(object, offset_in_object, what));
     }
     check_version(object, offset_in_object + 4, "change set", version, SET_VERSION)?;

@@ -300,7 +300,7 @@ impl Envelope {
             return Err(Error::corrupt(
                 object,
                 content.len() as u64,
-                format_args!("the checksum of the {what} is {actual:08x}, {stored:08x} was written"),
+                format_args!("the checksum of the {what} is {actual:08x}, but {stored:08x} was written"),
             ));
         }
         let mut reader = Reader::new(object, 0, content);

@@ -89,7 +89,7 @@ fn buffers_and_children_that_are_too_short_are_refused() {
 }
 
 #[test]
-fn keys_outside_of_a_dictionary_and_wrong_counts_of_nulls_are_refused() {
+fn keys_outside_of_a_dictionary_and_wrong_nulls_are_refused() {
     let good: DictionaryArray<Int32Type> = vec!["x", "y"].into_iter().collect();
     let data_type = import_type(good.data_type()).unwrap();
     let with_key = |key: i32| {
@@ -128,7 +128,7 @@ fn layouts_that_no_column_of_spark_has_are_refused_by_name() {
 }
 
 #[test]
-fn a_string_that_is_not_utf8_is_taken_as_bytes_and_refused_as_text() {
+fn a_string_that_is_not_utf8_is_bytes_and_no_text() {
     let data = bytes_with_offsets(&[0, 2, 3], b"a\xffb");
     assert_eq!(import_type(&DataType::Utf8).unwrap(), DataType::Binary);
     assert_eq!(import(&data).unwrap().as_binary::<i32>().value(0), b"a\xff");

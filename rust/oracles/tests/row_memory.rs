@@ -53,7 +53,7 @@ fn group(payloads: &[Vec<u8>], times: usize) -> (usize, usize, usize) {
 const MOST: usize = MEMORY + 2 * PAYLOAD + 3 * CHUNK;
 
 #[test]
-fn a_batch_many_times_larger_than_the_memory_is_grouped_within_it() {
+fn a_batch_much_larger_than_memory_is_grouped_within_it() {
     let payloads = payloads(20_000, 100, |row| row * 7_919 % 20_000);
     let bytes = 20 * payloads.iter().map(Vec::len).sum::<usize>();
     assert!(bytes > 10 * MEMORY, "{bytes}");

@@ -45,7 +45,7 @@ impl ForeignArray {
             checked.map_err(|e| raise(object.py(), &malformed(&e.value(object.py()))))?;
         }
         let Ok(made) = object.call_method0("__arrow_c_array__") else {
-            return Err(PyTypeError::new_err(format!("an Arrow array is needed, not {}", object.get_type().name()?)));
+            return Err(PyTypeError::new_err(format!("this is not an Arrow array, but {}", object.get_type().name()?)));
         };
         let (schema, array) = made.extract::<(Bound<'_, PyCapsule>, Bound<'_, PyCapsule>)>()?;
         let schema = schema.pointer_checked(Some(SCHEMA))?.cast::<FFI_ArrowSchema>();
@@ -186,7 +186,7 @@ impl<'py> FromPyObject<'_, 'py> for ForeignBatches {
 
 fn batch(of: &ForeignArray) -> Result<(Schema, RecordBatch)> {
     let DataType::Struct(declared) = &of.declared else {
-        return Err(Error::invalid(format!("a record batch is needed, not an array of type {}", of.declared)));
+        return Err(Error::invalid(format!("this is not a record batch, but an array of type {}", of.declared)));
     };
     let rows = import(&of.data)?;
     let rows = rows.as_struct();
@@ -200,7 +200,7 @@ fn batch(of: &ForeignArray) -> Result<(Schema, RecordBatch)> {
 }
 
 fn malformed(why: &dyn std::fmt::Display) -> Error {
-    Error::invalid(format!("an Arrow array is malformed: {why}")).with_remedy("make it anew from its values")
+    Error::invalid(format!("an Arrow array is malformed: {why}")).with_remedy("rebuild it from its values")
 }
 
 /// Arrow reads nested types by recursion.

@@ -418,7 +418,10 @@ impl ChangelogReader {
 /// The key groups `[start, end)` as far as a handle has them.
 fn part(start: i64, end: i64, of: KeyGroupRange) -> Result<KeyGroupRange> {
     if start < 0 || end < start || end > model::ids::MAX_KEY_GROUPS as i64 {
-        return Err(Error::invalid(format!("key groups {start} to {} are no range", end - 1)));
+        return Err(Error::invalid(format!(
+            "key groups {start} to {} are not a range; give the lower end first",
+            end - 1
+        )));
     }
     let clip = |value: i64| u16::try_from(value).unwrap_or(u16::MAX).clamp(of.start, of.end);
     Ok(KeyGroupRange { start: clip(start), end: clip(end) })

@@ -60,7 +60,7 @@ pub(crate) fn serve(options: &Options) -> Result<()> {
     let mut endpoint = lock(ENDPOINT.get());
     match endpoint.as_ref().map(|open| open.address().port()) {
         Some(open) if open == port => Ok(()),
-        Some(open) => Err(Error::invalid(format!("this process has its metrics at port {open} already"))
+        Some(open) => Err(Error::invalid(format!("this process already has its metrics at port {open}"))
             .with_remedy("give the option `metrics_port` the same value everywhere")),
         None => {
             let text = || {

@@ -1,12 +1,14 @@
-//! State sessions at the state server, as Python sees them.
+//! State sessions as Python sees them: at the state server, or in memory.
 //!
-//! Owns: the signature of each call. Does not own: the calls (`StateCall`), sending them (`state_client`).
+//! Owns: the signature of each call, and the choice between the two.
+//! Does not own: the calls (`StateCall`), sending them (`state_client`), doing them (the core).
 
 use crate::arrow_interface::{ForeignArray, batch_to_pyarrow, to_pyarrow};
 use crate::detached::{detached, exclusive, raise};
 use crate::session::session_settings;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, StructArray, UInt8Array};
-use fastchangelog_core::engine::{Reply, StateCall};
+use fastchangelog_core::engine::{self, Committed, Reply, StateCall};
+use fastchangelog_format::clock::Tick;
 use fastchangelog_format::model::StateId;
 use fastchangelog_format::{Error, Result};
 use fastchangelog_server::state_client::StateSessionClient;
@@ -21,9 +23,34 @@ const WHAT: &str = "state session";
 /// Where the next page begins.
 type Cursor<'py> = Option<Bound<'py, PyBytes>>;
 
+/// The place where a session's calls are done.
+enum Host {
+    Server(StateSessionClient),
+    Memory(Box<engine::StateSession>),
+}
+
+impl Host {
+    fn call(&mut self, call: &StateCall, columns: Vec<ArrayRef>, tick: Tick<'_>) -> Result<Reply> {
+        match self {
+            Self::Server(client) => client.call(call, columns, tick),
+            Self::Memory(session) => session.call(call, &columns),
+        }
+    }
+
+    fn commit(&mut self, watermark: Option<i64>, tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
+        match self {
+            Self::Server(client) => client.commit(watermark, tick),
+            Self::Memory(session) => {
+                let Committed { metrics, .. } = session.commit(watermark)?;
+                Ok((String::new(), metrics))
+            }
+        }
+    }
+}
+
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct StateSession {
-    client: Mutex<StateSessionClient>,
+    host: Mutex<Host>,
     #[pyo3(get)]
     catalog: String,
     #[pyo3(get)]
@@ -39,13 +66,13 @@ impl StateSession {
     ) -> PyResult<Reply> {
         detached(py, |tick| {
             let (call, columns) = make()?;
-            exclusive(&self.client, WHAT)?.call(&call, columns, tick)
+            exclusive(&self.host, WHAT)?.call(&call, columns, tick)
         })
     }
 
     /// Does a call without columns.
     fn ask(&self, py: Python<'_>, call: &StateCall) -> PyResult<Reply> {
-        detached(py, |tick| exclusive(&self.client, WHAT)?.call(call, vec![], tick))
+        detached(py, |tick| exclusive(&self.host, WHAT)?.call(call, vec![], tick))
     }
 
     /// Reads a page.
@@ -77,7 +104,23 @@ impl StateSession {
     fn new(py: Python<'_>, socket_path: String, request_json: &str, log: &str) -> PyResult<Self> {
         let settings = session_settings(socket_path, log);
         let client = detached(py, |tick| StateSessionClient::open(settings, request_json, tick))?;
-        Ok(Self { catalog: client.catalog().to_owned(), watermark: client.watermark(), client: Mutex::new(client) })
+        let (catalog, watermark) = (client.catalog().to_owned(), client.watermark());
+        Ok(Self { catalog, watermark, host: Mutex::new(Host::Server(client)) })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (after = None))]
+    fn in_memory(py: Python<'_>, after: Option<&Self>) -> PyResult<Self> {
+        let session =
+            detached(py, |_| match after.map(|after| exclusive(&after.host, WHAT)).transpose()?.as_deref() {
+                None => Ok(engine::StateSession::in_memory()),
+                Some(Host::Memory(session)) => session.next_in_memory(),
+                Some(Host::Server(_)) => {
+                    Err(Error::invalid("a session in memory cannot follow one at the state server"))
+                }
+            })?;
+        let catalog = session.catalog().to_owned();
+        Ok(Self { catalog, watermark: None, host: Mutex::new(Host::Memory(Box::new(session))) })
     }
 
     fn declare(&self, py: Python<'_>, catalog: String, now_millis: i64) -> PyResult<()> {
@@ -196,11 +239,15 @@ impl StateSession {
 
     #[pyo3(signature = (watermark = None))]
     fn commit(&self, py: Python<'_>, watermark: Option<i64>) -> PyResult<(String, BTreeMap<String, u64>)> {
-        detached(py, |tick| exclusive(&self.client, WHAT)?.commit(watermark, tick))
+        detached(py, |tick| exclusive(&self.host, WHAT)?.commit(watermark, tick))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        exclusive(&self.client, WHAT).map(|mut session| session.close()).map_err(|e| raise(py, &e))
+        let mut host = exclusive(&self.host, WHAT).map_err(|e| raise(py, &e))?;
+        if let Host::Server(client) = &mut *host {
+            client.close();
+        }
+        Ok(())
     }
 
     fn __enter__(this: Py<Self>) -> Py<Self> {

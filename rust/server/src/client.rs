@@ -63,7 +63,7 @@ impl Client {
                 .with_remedy(format_args!("the next attempt of the task starts one, its log is {}", settings.log))
         })?;
         let tuned = stream.set_read_timeout(Some(TICK)).and_then(|()| stream.set_write_timeout(Some(TICK)));
-        tuned.map_err(|e| Error::io("setting up the socket", &e))?;
+        tuned.map_err(|e| Error::io("cannot set up the socket", &e))?;
         let mut this = Self { stream, settings, pid: std::process::id(), next_request: 0, broken: None };
         let sent = this.send(&[&protocol::hello()], tick);
         // A server that refuses the connection says hello and why, whether or not it has read ours.
@@ -206,8 +206,8 @@ impl Waiting<'_> {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                     (self.tick)().map_err(io::Error::other)?;
                     if start.elapsed() >= self.settings.timeout {
-                        let what = format!("the state server gave no sign for {:?}", self.settings.timeout);
-                        let remedy = format!("look into its log, {}", self.settings.log);
+                        let what = format!("the state server has not answered for {:?}", self.settings.timeout);
+                        let remedy = format!("read its log, {}", self.settings.log);
                         return Err(io::Error::other(Error::retryable(what).with_remedy(remedy)));
                     }
                 }

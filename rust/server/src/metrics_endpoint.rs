@@ -63,7 +63,7 @@ impl MetricsEndpoint {
             .max_blocking_threads(1)
             .thread_name("fcl-metrics")
             .build()
-            .map_err(|e| Error::io("starting the runtime of the metrics endpoint", &e))?;
+            .map_err(|e| Error::io("cannot start the runtime of the metrics endpoint", &e))?;
         let (stop, stopped) = oneshot::channel();
         let thread = spawn("fcl-metrics", "the thread of the metrics endpoint", move || {
             runtime.block_on(async {

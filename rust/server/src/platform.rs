@@ -26,7 +26,7 @@ mod linux {
     impl Wake {
         pub(crate) fn new() -> Result<Self> {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            event.map(Self).map_err(|e| Error::io("creating an event descriptor", &e.into()))
+            event.map(Self).map_err(|e| Error::io("cannot create an event descriptor", &e.into()))
         }
 
         pub(crate) fn wake(&self) {

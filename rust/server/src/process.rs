@@ -49,7 +49,7 @@ pub fn start(settings: &str) -> Result<Server> {
         .map_err(|e| Error::internal(format!("the server's settings: {e}")).with_source(e))?;
     let clock = SystemClock::shared();
     let log = LogFile::open(&settings.log, MAX_LOG_BYTES, settings.owns_stdio, clock.clone())
-        .map_err(|e| Error::io_at("opening the log", &settings.log, &e))?;
+        .map_err(|e| Error::io_at("cannot open the log", &settings.log, &e))?;
     log.subscribe(&settings.log_level);
     let options = Options::from_map(&settings.options)?;
     let failpoints = Failpoints::parse(&settings.failpoints)?;

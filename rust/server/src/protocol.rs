@@ -233,13 +233,15 @@ pub fn read_hello(stream: &mut impl Read, peer: &str) -> Result<()> {
     let (magic, rest) = fixed.split_at(8);
     if magic != MAGIC {
         return Err(Error::invalid(format!(
-            "{peer} does not speak fastchangelog's protocol; is the socket another program's?"
+            "{peer} does not speak fastchangelog's protocol; check that no other program uses the socket"
         )));
     }
     let word = |at: usize| u32::from_le_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
     let (protocol, length) = (word(0), word(4));
     if length > MAX_VERSION_TEXT {
-        return Err(Error::invalid(format!("{peer} sent a hello that is not fastchangelog's")));
+        return Err(Error::invalid(format!(
+            "{peer} sent no hello of fastchangelog; check that no other program uses the socket"
+        )));
     }
     let mut text = vec![0; length as usize];
     stream.read_exact(&mut text).map_err(|e| lost(peer, e))?;

@@ -180,11 +180,11 @@ fn serve_metrics(port: u16, shared: &Arc<Shared>) -> Option<MetricsEndpoint> {
 fn bind(path: &Path) -> Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Error::io_at("removing the stale socket", path, &error));
+            return Err(Error::io_at("cannot remove the stale socket", path, &error));
         }
         _ => {}
     }
-    let what = || format!("listening at {}", path.display());
+    let what = || format!("cannot listen at {}", path.display());
     let listener = UnixListener::bind(path).map_err(|e| Error::io(what(), &e))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(|e| Error::io(what(), &e))?;
     listener.set_nonblocking(true).map_err(|e| Error::io(what(), &e))?;
@@ -221,7 +221,7 @@ fn accept(stream: UnixStream, shared: &Arc<Shared>) {
 
 /// Only this user's processes (and root's) may talk to the server.
 fn check_peer(stream: &UnixStream) -> Result<()> {
-    let peer = peer_user(stream).map_err(|e| Error::io("asking for the peer's user", &e))?;
+    let peer = peer_user(stream).map_err(|e| Error::io("cannot read the user of the peer", &e))?;
     let own = rustix::process::geteuid();
     if peer == own || peer.is_root() {
         return Ok(());
@@ -233,7 +233,7 @@ fn check_peer(stream: &UnixStream) -> Result<()> {
 }
 
 fn start_thread(stream: &UnixStream, shared: &Arc<Shared>) -> Result<()> {
-    let io = |e: std::io::Error| Error::io("taking a connection", &e);
+    let io = |e: std::io::Error| Error::io("cannot accept a connection", &e);
     let (kept, served) = (stream.try_clone().map_err(io)?, stream.try_clone().map_err(io)?);
     let id = {
         let mut connections = shared.connections.lock();

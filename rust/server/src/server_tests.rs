@@ -262,7 +262,7 @@ fn credentials_are_renewed_while_a_session_commits() {
 }
 
 #[test]
-fn a_commit_that_the_results_make_begins_after_them_without_being_asked_for() {
+fn a_commit_after_results_begins_without_a_request() {
     let world = world();
     world.fake.after_results.store(true, Ordering::SeqCst);
     let mut session = session(&world);
@@ -400,7 +400,7 @@ fn a_silent_server_is_given_up_and_ctrl_c_is_heard() {
         max_message: 1000,
     };
     let error = Client::connect(settings.clone(), &quiet).unwrap_err();
-    assert!(error.is_retryable() && error.message().contains("for 1ms; look into its log, the/server.log"), "{error}");
+    assert!(error.is_retryable() && error.message().contains("for 1ms; read its log, the/server.log"), "{error}");
     let ticks = AtomicU64::new(0);
     let interrupt = || {
         ticks.fetch_add(1, Ordering::SeqCst);
@@ -412,7 +412,7 @@ fn a_silent_server_is_given_up_and_ctrl_c_is_heard() {
 }
 
 #[test]
-fn shards_carry_the_policy_of_their_query_and_can_fail_their_job() {
+fn shards_carry_the_policy_of_their_query() {
     let world = world();
     drop(session(&world));
     let shards = world.server.shards();

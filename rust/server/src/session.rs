@@ -158,9 +158,9 @@ impl Connection<'_> {
         if !matches!(self.phase, Phase::Idle) || self.report.opened.is_some() {
             return Err(out_of_turn("open"));
         }
-        let text = std::str::from_utf8(body).map_err(|_| Error::internal("an open request that is not UTF-8"))?;
+        let text = std::str::from_utf8(body).map_err(|_| Error::internal("an open request is not UTF-8"))?;
         let request: Value = serde_json::from_str(text)
-            .map_err(|e| Error::internal(format!("an open request that is not JSON: {e}")).with_source(e))?;
+            .map_err(|e| Error::internal(format!("an open request is not JSON: {e}")).with_source(e))?;
         self.report.opened = Some(Instant::now());
         self.report.labels = labels(&request);
         let shared = self.shared;
@@ -181,7 +181,7 @@ impl Connection<'_> {
     }
 
     fn renew(&self, body: &[u8]) -> Result<()> {
-        let text = std::str::from_utf8(body).map_err(|_| Error::internal("new credentials that are not UTF-8"))?;
+        let text = std::str::from_utf8(body).map_err(|_| Error::internal("new credentials are not UTF-8"))?;
         self.shared.backend.renew(text)
     }
 

@@ -170,7 +170,7 @@ impl Shared {
     }
 
     pub(crate) fn set_failpoints(&self, text: &[u8]) -> Result<()> {
-        let text = std::str::from_utf8(text).map_err(|_| Error::invalid("failpoints that are not UTF-8"))?;
+        let text = std::str::from_utf8(text).map_err(|_| Error::invalid("the failpoints are not UTF-8"))?;
         if text.is_empty() {
             self.failpoints.clear();
             return Ok(());

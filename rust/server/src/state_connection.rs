@@ -57,7 +57,7 @@ impl StateConnection {
             return Err(out_of_turn("commit"));
         }
         let CommitStates { watermark } = serde_json::from_slice(body)
-            .map_err(|e| Error::internal(format!("a commit that is not JSON: {e}")).with_source(e))?;
+            .map_err(|e| Error::internal(format!("a commit request is not JSON: {e}")).with_source(e))?;
         self.session.commit(watermark)
     }
 }

@@ -209,7 +209,7 @@ fn every_read_brings_its_arguments_there_and_its_columns_back() {
 }
 
 #[test]
-fn invariant_1_requests_out_of_turn_are_errors_and_reach_no_backend() {
+fn invariant_1_requests_out_of_turn_reach_no_backend() {
     let world = world();
     let refused = |work: &dyn Fn(&mut StateSessionClient) -> Result<()>| {
         let before = world.fake.aborted.load(Ordering::SeqCst);
@@ -255,7 +255,7 @@ fn a_refused_declaration_keeps_its_kind() {
 }
 
 #[test]
-fn an_error_of_a_change_is_that_of_a_later_call_and_nothing_after_it_is_done() {
+fn an_error_of_a_change_is_the_error_of_a_later_call() {
     let world = world();
     let mut session = declared(&world);
     put(&mut session, &[(b"a", b"1")], Some(-1)).unwrap();

@@ -34,7 +34,7 @@ pub(crate) fn connect(socket: &Path) -> Result<io::Result<UnixStream>> {
         Ok(stream) => stream,
         Err(error) => return Ok(Err(error)),
     };
-    let peer = peer_user(&stream).map_err(|e| Error::io_at("asking for the user of the server at", socket, &e))?;
+    let peer = peer_user(&stream).map_err(|e| Error::io_at("cannot read the user of the server at", socket, &e))?;
     peer_objection(peer, own).map_or(Ok(Ok(stream)), |text| Err(refused(socket, &text)))
 }
 
@@ -78,7 +78,7 @@ fn peer_objection(peer: Uid, own: Uid) -> Option<String> {
 fn refused(socket: &Path, text: &str) -> Error {
     Error::new(
         ErrorKind::PermissionDenied,
-        format!("the socket {} is not that of this user's state server: {text}", socket.display()),
+        format!("the socket {} does not belong to this user's state server: {text}", socket.display()),
     )
     .with_subject(Subject::Path(socket.to_owned()))
     .with_remedy("nothing was sent; remove the folder, or set XDG_RUNTIME_DIR to a private one")

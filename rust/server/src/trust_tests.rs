@@ -34,7 +34,7 @@ fn a_private_folder_with_this_users_socket_is_trusted() {
 }
 
 #[test]
-fn a_folder_that_others_can_change_is_refused_before_a_connection() {
+fn a_folder_that_others_can_change_is_refused_first() {
     for mode in [0o777, 0o720, 0o702, 0o1777] {
         let (_folder, socket, listener) = listening(mode);
         let error = connect(&socket).unwrap_err();
@@ -45,7 +45,7 @@ fn a_folder_that_others_can_change_is_refused_before_a_connection() {
 }
 
 #[test]
-fn a_link_to_a_folder_and_a_file_in_the_place_of_the_socket_are_refused() {
+fn a_link_to_a_folder_and_a_file_as_a_socket_are_refused() {
     let (folder, socket, listener) = listening(0o700);
     let link = folder.path().join("link");
     std::os::unix::fs::symlink(folder.path(), &link).unwrap();

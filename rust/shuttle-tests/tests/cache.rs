@@ -150,7 +150,7 @@ fn a15_a_leased_file_stays_and_the_bound_holds_at_rest() {
 }
 
 #[test]
-fn invariant_7_a_copy_that_is_placed_meets_readers_and_downloads() {
+fn invariant_7_a_placed_copy_meets_readers_and_downloads() {
     explore(1500, || {
         block_on(async {
             let world = world(25, 3);

@@ -92,8 +92,7 @@ pub(crate) fn parsed<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Res
 
 /// The error for a file that is not what Spark writes.
 pub(crate) fn foreign(name: &str, what: impl std::fmt::Display) -> Error {
-    Error::store(format!("{name} is not what Spark writes: {what}"))
-        .with_remedy("is this the checkpoint of a query of Spark 4?")
+    Error::store(format!("Spark 4 did not write {name}: {what}")).with_remedy("give the checkpointLocation of a query")
 }
 
 #[cfg(test)]

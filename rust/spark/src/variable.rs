@@ -57,7 +57,9 @@ impl TextVariable {
         let is_text = |s: &Struct| matches!(&s.fields[..], [f] if f.name == name && f.r#type == "string");
         if !found.as_ref().is_some_and(is_text) {
             let number = operator.number;
-            return Err(Error::schema(format!("operator {number} keeps {value} as `{name}`, which is not one text")));
+            return Err(Error::schema(format!(
+                "operator {number} keeps {value} as `{name}`, which fastchangelog did not write"
+            )));
         }
         let partitions = operator.stores.first().map_or(0, |store| store.num_partitions);
         let readers = (0..partitions).map(|partition| {

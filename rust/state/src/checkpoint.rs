@@ -51,9 +51,9 @@ impl Checkpointer {
         self.db.flush().map_err(rocks_error)?;
         let mut unfinished = Unfinished { dir, whole: false };
         if let Err(refused) = failpoints.hit("checkpoint.link").and_then(|()| self.link(dir)) {
-            tracing::warn!(%refused, "no hard links for a checkpoint: its files are copied");
+            tracing::warn!(%refused, "cannot make hard links for a checkpoint; copying its files");
             unfinished.clear();
-            self.copy(dir, failpoints).map_err(|e| e.context(format!("{refused}; and a copy failed, too")))?;
+            self.copy(dir, failpoints).map_err(|e| e.context(format!("{refused}; copying them failed, too")))?;
             self.shared.metrics().checkpoints_copied.add(1);
         }
         remove_empty_logs(dir).map_err(|e| Error::io_at("cannot tidy", dir, &e))?;

@@ -304,8 +304,11 @@ pub(super) fn split_key(bytes: &[u8]) -> Result<(KeyGroup, StateId, &[u8])> {
         [g0, g1, s0, s1, key @ ..] => {
             Ok((KeyGroup(u16::from_be_bytes([*g0, *g1])), StateId(u16::from_be_bytes([*s0, *s1])), key))
         }
-        _ => Err(Error::new(ErrorKind::Corrupt, "a key of the local RocksDB files is too short: they are not ours")
-            .with_remedy("delete the local folder of this shard")),
+        _ => Err(Error::new(
+            ErrorKind::Corrupt,
+            "a key of the local RocksDB files is too short: fastchangelog did not write it",
+        )
+        .with_remedy("delete the local folder of this shard")),
     }
 }
 

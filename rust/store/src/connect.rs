@@ -189,7 +189,7 @@ pub(super) fn connect(
         StoreKind::Local => {
             if let Some(host) = url.host_str().filter(|h| *h != "localhost") {
                 return Err(Error::invalid(format!("{shown} names a host `{host}`"))
-                    .with_remedy("a local folder has three slashes: file:///path"));
+                    .with_remedy("write a local folder with three slashes: file:///path"));
             }
             check_no_options(storage_options, "file://")?;
             let path = PathBuf::from(percent_decode(url.path(), &shown)?);

@@ -20,12 +20,12 @@ use std::sync::atomic::Ordering;
 /// Content of the note; any other content under its name proves nothing.
 const PROVED: &[u8] = b"The store of this folder creates an object only if its name is free.\n";
 
-const IGNORES: &str = "it acknowledges the creation of an object whose name is taken (it ignores `If-None-Match`), so that \
-                       two writers of one state would overwrite each other's checkpoints";
+const IGNORES: &str = "it acknowledges the creation of an object whose name is taken (it ignores `If-None-Match`), so \
+    that two writers of one state would overwrite each other's checkpoints";
 const REFUSES: &str = "it does not create an object only if its name is free (`If-None-Match`), which a state with one \
                        writer needs";
-const REMEDY: &str = "upgrade the store or the gateway in front of it to a version that creates objects conditionally, or \
-                      use a store or a file system that does; `fastchangelog doctor --state` checks one";
+const REMEDY: &str = "upgrade the store or the gateway in front of it to a version that creates objects conditionally, \
+    or use a store or a file system that does; `fastchangelog doctor --state` checks one";
 
 /// The outcome of a conditional creation.
 #[derive(Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Store {
                 refused => refused,
             };
             if let Err(error) = proved? {
-                tracing::warn!(%error, "an object of the check of a store is left");
+                tracing::warn!(%error, "cannot remove an object that checked the store");
             }
         }
         self.inner.creation_proved.store(true, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Store {
     }
 
     fn reads_something_else(&self, name: &str) -> Error {
-        Error::corrupt(format_args!("{}/{name}", self.uri), 0, "other bytes are read than were written just now")
+        Error::corrupt(format_args!("{}/{name}", self.uri), 0, "a read returned other bytes than the last write")
     }
 }
 

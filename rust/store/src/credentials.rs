@@ -279,7 +279,7 @@ impl<T: Credential> CredentialProvider for FunctionProvider<T> {
                 Some((kept, end)) => {
                     tracing::warn!(
                         cause = %self.redactor.clean(error.message()),
-                        "credentials could not be renewed; the old ones are used until they end"
+                        "cannot renew the credentials; using the old ones until they expire"
                     );
                     kept.ask_again_millis = Some(end.min(now() + PAUSE_MILLIS));
                     Ok(Arc::clone(&kept.credential))
@@ -346,7 +346,7 @@ impl<T: Credential> CredentialProvider for SuppliedProvider<T> {
         let failed = |kind, text: &str| CredentialsError::new(CredentialSource::Supplied(kind), text);
         match self.current() {
             Ok(Some(credential)) => Ok(credential),
-            Ok(None) => Err(failed(ErrorKind::Retryable, "those that were given have ended").into()),
+            Ok(None) => Err(failed(ErrorKind::Retryable, "the given ones have expired").into()),
             Err(error) => Err(failed(error.kind(), error.message()).into()),
         }
     }

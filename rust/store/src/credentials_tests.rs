@@ -170,7 +170,7 @@ async fn new_credentials_are_used_at_once_and_redacted() {
     clock.advance(Duration::from_mins(2));
     let error = supplied.get_credential().await.unwrap_err();
     let diagnosis = super::super::diagnose::diagnose(&error);
-    assert!(diagnosis.permanent.is_none() && diagnosis.cause.contains("have ended"), "{diagnosis:?}");
+    assert!(diagnosis.permanent.is_none() && diagnosis.cause.contains("have expired"), "{diagnosis:?}");
     assert!(diagnosis.advice.contains("expires_at"), "{diagnosis:?}");
 }
 

@@ -101,9 +101,9 @@ const FIX_NO_CREDENTIALS: &str = "set credentials in `storage_options` or in the
 const NO_CREDENTIALS: &str =
     "no credentials were found: not in the storage options, not in the environment, in no profile";
 const FIX_SOURCE: &str = "correct the source of the credentials that the storage options or the environment name";
-const FIX_PROVIDER: &str = "see why the `credential_provider` failed";
-const FIX_SUPPLIED: &str = "let the `credential_provider` say in `expires_at` when its credentials end, and give ones that \
-                          last longer than the time between two batches";
+const FIX_PROVIDER: &str = "find out why the `credential_provider` failed";
+const FIX_SUPPLIED: &str = "let the `credential_provider` return `expires_at`, and credentials that last longer than \
+    the time between two batches";
 const FIX_FOLDER_RIGHTS: &str =
     "give the user that runs the executors the right to write there, or choose another folder";
 const FIX_SPACE: &str = "free space there or choose another location for the state";
@@ -114,11 +114,12 @@ const FIX_REGION: &str =
     "set the storage option `region` to the bucket's region, and `endpoint` for other stores than AWS";
 const FIX_OPTIONS: &str = "correct the storage options or the URI";
 const FIX_CHECKSUM: &str = "set the storage option `checksum_algorithm` to `none`, which leaves the header out";
-const FIX_PERHAPS_CHECKSUM: &str = "correct the storage options or the URI; if the store refuses the header `x-amz-checksum-sha256`, as some that are not \
-     Amazon's do, set the storage option `checksum_algorithm` to `none`, which leaves it out";
+const FIX_PERHAPS_CHECKSUM: &str = "correct the storage options or the URI; if the store refuses the header \
+    `x-amz-checksum-sha256`, as some that are not Amazon's do, set the storage option `checksum_algorithm` to `none`, \
+    which leaves it out";
 const FIX_NOT_IMPLEMENTED: &str = "upgrade the store or the gateway in front of it, or use another one";
-const FIX_CERTIFICATE: &str = "install the certificate of the authority that the store's certificate is of, or let SSL_CERT_FILE or SSL_CERT_DIR \
-     name it";
+const FIX_CERTIFICATE: &str = "install the certificate of the authority that signed the store's certificate, or name \
+    it in SSL_CERT_FILE or SSL_CERT_DIR";
 const FIX_PATH: &str = "correct the path in the URI";
 
 /// Diagnoses an error of `object_store`.
@@ -378,7 +379,7 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
     let text = failed.text.as_str();
     let answer = HttpAnswer::of(failed);
     let status = answer.as_ref().map(|answer| answer.status);
-    let cause = format!("credentials could not be fetched: {text}");
+    let cause = format!("cannot fetch credentials: {text}");
     match failed.origin {
         CredentialSource::Function(ErrorKind::Retryable) => Diagnosis { permanent: None, cause, advice: FIX_PROVIDER },
         CredentialSource::Function(kind) => Diagnosis::never(kind, cause, FIX_PROVIDER),
@@ -398,7 +399,7 @@ fn diagnose_credentials(failed: &CredentialsError) -> Diagnosis {
         },
         CredentialSource::Machine => Diagnosis::never(
             ErrorKind::PermissionDenied,
-            format!("{NO_CREDENTIALS}, and no metadata service gives some"),
+            format!("{NO_CREDENTIALS}, and no metadata service provides any"),
             FIX_NO_CREDENTIALS,
         ),
         CredentialSource::Service if status.is_some() => {

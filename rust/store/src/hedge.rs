@@ -228,14 +228,14 @@ impl Store {
         metrics.hedges_started.add(1);
         metrics.hedge_bytes.add(content.size);
         let second = Upload::start(self, content.clone(), Attempts::Once(slot));
-        tracing::debug!(object = second.name, bytes = content.size, "a slow upload gets a second attempt beside it");
+        tracing::debug!(object = second.name, bytes = content.size, "starting a second attempt beside a slow upload");
         Some((second, spent))
     }
 
     async fn remove_log(&self, name: &str) {
         if let Err(error) = self.delete(name).await {
             self.inner.requests.metrics.discard_failures.add(1);
-            tracing::warn!(object = name, %error, "a log object that lost to another could not be deleted; a sweep will");
+            tracing::warn!(object = name, %error, "cannot delete the log object of a losing attempt; a sweep will");
         }
     }
 }

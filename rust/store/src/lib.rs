@@ -328,7 +328,11 @@ impl Store {
                 self.check_size(object, result.meta.size)?;
                 let bytes = result.bytes().await?;
                 if bytes.len() as u64 != object.size {
-                    return Err(Failure::Again(format!("only {} of {} bytes came", bytes.len(), object.size)));
+                    return Err(Failure::Again(format!(
+                        "the store returned only {} of {} bytes",
+                        bytes.len(),
+                        object.size
+                    )));
                 }
                 self.check_crc(object, crc32c(&bytes), &damaged)?;
                 Ok(bytes)
@@ -344,7 +348,7 @@ impl Store {
             Error::corrupt(
                 self.full_name(object),
                 offset,
-                format!("{length} bytes asked for, the object has {}", object.size),
+                format!("{length} bytes were requested, but the object has {}", object.size),
             )
         })?;
         if length == 0 {
@@ -371,7 +375,7 @@ impl Store {
                 self.check_size(object, result.meta.size)?;
                 let bytes = result.bytes().await?;
                 if bytes.len() as u64 != length {
-                    return Err(Failure::Again(format!("only {} of {length} bytes came", bytes.len())));
+                    return Err(Failure::Again(format!("the store returned only {} of {length} bytes", bytes.len())));
                 }
                 Ok(bytes)
             })
@@ -388,7 +392,7 @@ impl Store {
         if found == object.size {
             return Ok(());
         }
-        let what = format!("the object has {found} bytes, {} were written", object.size);
+        let what = format!("the object has {found} bytes, but {} were written", object.size);
         Err(Failure::Fatal(Error::corrupt(self.full_name(object), found.min(object.size), what)))
     }
 
@@ -397,7 +401,7 @@ impl Store {
         if found == object.crc {
             return Ok(());
         }
-        let what = format!("checksum {found:08x} of its {} bytes, {:08x} was written", object.size, object.crc);
+        let what = format!("checksum {found:08x} of its {} bytes, but {:08x} was written", object.size, object.crc);
         if damaged.fetch_add(1, Ordering::Relaxed) == 0 && self.inner.requests.limits.attempts > 1 {
             return Err(Failure::Again(what));
         }

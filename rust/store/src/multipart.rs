@@ -134,7 +134,7 @@ impl Store {
             }
         });
         if let Err(error) = abort.await {
-            tracing::warn!(%error, "the parts of an upload stay in the store");
+            tracing::warn!(%error, "cannot remove the parts of an upload from the store");
         }
     }
 

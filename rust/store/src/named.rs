@@ -54,7 +54,7 @@ impl Store {
         if size <= limit {
             return Ok(());
         }
-        let what = format!("the object has {size} bytes, one of this name has at most {limit}");
+        let what = format!("the object has {size} bytes, but one of this name has at most {limit}");
         Err(Failure::Fatal(Error::corrupt(format_args!("{}/{name}", self.uri), limit, what)))
     }
 }

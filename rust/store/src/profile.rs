@@ -149,9 +149,9 @@ impl Profile {
             (None, None) => None,
             _ => {
                 return Err(Error::invalid(format!(
-                    "the AWS profile `{name}` has one of aws_access_key_id and aws_secret_access_key"
+                    "the AWS profile `{name}` has only one of aws_access_key_id and aws_secret_access_key"
                 ))
-                .with_remedy("it needs both"));
+                .with_remedy("set both"));
             }
         };
         Ok(Self { name: name.to_owned(), keys, region: get("region"), endpoint: get("endpoint_url"), other_source })
@@ -280,7 +280,7 @@ mod tests {
         let bare = read(CREDENTIALS, CONFIG, Some("bare"), &[]).unwrap().unwrap();
         assert!(bare.keys(false).unwrap().is_none() && bare.keys(true).is_err());
         let half = read("[default]\naws_access_key_id = A", "", None, &[]).err().unwrap();
-        assert!(half.message().contains("needs both"), "{half}");
+        assert!(half.message().contains("set both"), "{half}");
         let broken = read("[default\nsesame = open", "", None, &[]).err().unwrap();
         assert!(broken.message().contains("line 1") && !broken.message().contains("sesame"), "{broken}");
     }

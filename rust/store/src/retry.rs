@@ -222,7 +222,8 @@ impl Requests {
                 Failure::Again(cause) => Diagnosis {
                     permanent: None,
                     cause,
-                    advice: "raise `request_timeout` or `max_attempts` if the store is slow, else check that it can be reached",
+                    advice: "raise `request_timeout` or `max_attempts` if the store is slow, else check that it can be \
+                        reached",
                 },
             };
             if diagnosis.permanent.is_some() || number >= attempts + usize::from(renewed) {
@@ -240,7 +241,7 @@ impl Requests {
                 attempt = number,
                 pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
                 cause = %self.redactor.clean(&diagnosis.cause),
-                "store request is tried again"
+                "trying a store request again"
             );
             tokio::time::sleep(pause).await;
             number += 1;

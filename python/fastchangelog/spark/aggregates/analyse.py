@@ -119,8 +119,8 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
     keys_in_result = len(native) == len(keys) + len(bound)
     if not keys_in_result and len(native) != len(bound):
         raise InvalidArgumentError(
-            f"the keys and aggregates make {len(native)} columns where {len(keys) + len(bound)} were expected; "
-            "name each column on its own instead of using *"
+            f"the keys and aggregates make {len(native)} columns, but {len(keys) + len(bound)} were expected; name "
+            "each column on its own instead of using *"
         )
     filters = [b.where for b in bound if b.where is not None]
     parts = [*keys, *(a for b in bound for a in b.args), *filters]
@@ -339,9 +339,9 @@ def check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
     # On a batch DataFrame a watermark means nothing. On a stream this metadata is what Spark's own aggregate looks at.
     if streaming and WATERMARK_DELAY in field.metadata:
         raise InvalidArgumentError(
-            f"the key {text} carries the stream's watermark (withWatermark): by such a key Spark drops late rows and "
-            "forgets old keys, which is not supported yet; group by an expression of it such as "
-            "date_trunc('hour', …), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
+            f"the key {text} carries the stream's watermark (withWatermark), by which Spark drops late rows and "
+            "forgets old keys; this is not supported yet: group by an expression of it such as date_trunc('hour', "
+            "…), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
         )
     if wire.is_collated(field.dataType):
         raise InvalidArgumentError(

@@ -166,6 +166,6 @@ class _InitialSession:
 def labelled(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
     """The columns of a result batch with the types of `schema`."""
     if batch.num_columns != len(schema):
-        raise InternalError(f"the state server answered {batch.num_columns} columns where {len(schema)} were asked for")
+        raise InternalError(f"the state server answered {batch.num_columns} columns, but {len(schema)} were requested")
     # Strings arrive as binaries: Spark's need not be UTF-8, so their bytes get the type string without a check.
     return [c if c.type == f.type else c.view(f.type) for c, f in zip(batch.columns, schema, strict=True)]

@@ -68,7 +68,7 @@ def _initial_payloads(grouping: Grouping, analysed: Analysed, given: ImportedSta
             "initial_state is for a stream's first batch; on a batch DataFrame add the rows to it with union()"
         )
     if grouping.options.get("start_from"):
-        raise InvalidArgumentError("agg() has an initial_state, and grouped() a savepoint to start from; give one")
+        raise InvalidArgumentError("agg() has an initial_state, and grouped() a savepoint to start from; give only one")
     rows = accumulators(grouping.df.sparkSession, analysed, given)
     split = BufferSplit(analysed.spec, grouping.options, grouping.payload_bytes, grouping.partitions)
     return rows.mapInArrow(split, payload_type(None))
@@ -78,6 +78,6 @@ def _check_start_schema(grouping: Grouping, spec: str, old: str) -> None:
     difference = _internal.schema_difference(old, _internal.spec_schema(spec)[1])
     if difference is not None:
         raise SchemaMismatchError(
-            f"option `start_from`: the savepoint {grouping.options['start_from']} is of another query: {difference}; "
-            "start from a savepoint of this query, or without one"
+            f"option `start_from`: the savepoint {grouping.options['start_from']} belongs to another query: "
+            f"{difference}; start from a savepoint of this query, or without one"
         )

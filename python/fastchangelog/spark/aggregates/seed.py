@@ -137,8 +137,8 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
         rest = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in value.fields[at:])
         raise SchemaMismatchError(
             f"{where} keeps {rest} beyond what {', '.join(r.text for r in analysed.results)} keep: give agg() the "
-            "aggregates of that query, in their order; equal ones are kept once, and ones whose results the query "
-            "does not use are not kept"
+            "aggregates of that query, in their order; Spark keeps equal ones once, and none whose result the query "
+            "does not use"
         )
     return named.select(*_on_wire(columns, analysed.keys))
 
@@ -177,8 +177,7 @@ def _check_fields(where: str, result: Result, found: Sequence[T.StructField], wa
         there = "nothing more" if field is None else f"`{field.name}` {field.dataType.simpleString()}"
         raise SchemaMismatchError(
             f"{where} keeps {there} where {result.text} keeps `{buffer.name}` {buffer.type}: give agg() the aggregates "
-            "of that query, in their order; equal ones are kept once, and ones whose results the query does not use "
-            "are not kept"
+            "of that query, in their order; Spark keeps equal ones once, and none whose result the query does not use"
         )
 
 
@@ -229,13 +228,14 @@ def _given(analysed: Analysed, initial: DataFrame) -> DataFrame:
         names = [buffer.name for buffer in buffers]
         if names not in (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"]) and len(names) > 1:
             raise InvalidArgumentError(
-                f"initial_state: {result.text} cannot go on from its result, which does not determine what {result.fn} "
-                "keeps; leave it out, or import the state of the Spark query with fc.spark.import_state(checkpoint)"
+                f"initial_state: {result.text} cannot continue from its result, which does not determine the "
+                f"accumulator of {result.fn}; leave it out, or import the state of the Spark query with "
+                "fc.spark.import_state(checkpoint)"
             )
         if result.fn == "first" and not result.ignore_nulls and result.is_filtered:
             raise InvalidArgumentError(
-                f"initial_state: {result.text} cannot go on from its result: a null may be the first value, or mean "
-                "that no row matched the filter; use ignorenulls=True, or import the state of the Spark query"
+                f"initial_state: {result.text} cannot continue from its result: a null may be the first value, or "
+                "mean that no row matched the filter; use ignorenulls=True, or import the state of the Spark query"
             )
         column = _named(initial, fields, result.field, "result")
         if result.fn in ("count", "count_if"):

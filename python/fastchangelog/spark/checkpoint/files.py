@@ -158,8 +158,8 @@ class _Variable:
             fields: Any = frame.schema["value"].dataType
             if fields.names[:1] != [name] or fields[0].dataType.typeName() != "string":
                 raise SchemaMismatchError(
-                    f"{self._location}: operator {self._operator} keeps {fields.simpleString()} as `{name}`, which is "
-                    "not ours"
+                    f"{self._location}: operator {self._operator} keeps {fields.simpleString()} as `{name}`, which "
+                    "fastchangelog did not write"
                 )
             rows = frame.select("partition_id", f"value.{name}").collect()
         except FastChangelogError:

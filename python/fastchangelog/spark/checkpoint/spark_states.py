@@ -105,7 +105,7 @@ class Checkpoint:
     def _lines(self, name: str) -> list[str]:
         lines = self._files.lines(name)
         if lines is None:
-            raise StateNotFoundError(f"{self.location}/{name} is not there: was the checkpoint copied in part?")
+            raise StateNotFoundError(f"{self.location}/{name} is missing; copy the whole checkpoint")
         return lines
 
     def _json_lines(self, name: str) -> list[dict[str, Any]]:
@@ -113,7 +113,9 @@ class Checkpoint:
             found = [json.loads(line) for line in self._lines(name)[1:2]]
             return [dict(line) for line in found] or [{}]
         except (ValueError, TypeError):
-            raise StoreError(f"{self.location}/{name} is not what Spark writes; is this a checkpoint?") from None
+            raise StoreError(
+                f"Spark did not write {self.location}/{name}; give the checkpointLocation of a query"
+            ) from None
 
     def source_offsets(self) -> list[str]:
         """Where the sources of the query are after the batch, as Spark writes it, one text for each source."""
@@ -137,8 +139,8 @@ class Checkpoint:
         there = self.operators()
         if any(self.holds_handles(operator) for operator in there):
             raise InvalidArgumentError(
-                f"{self.location} is a checkpoint of fastchangelog: its query goes on with it as it is, and another "
-                "query starts from a savepoint of it, grouped(…, start_from=…)"
+                f"{self.location} is a checkpoint of fastchangelog; restart its query from it, or start another "
+                "query from a savepoint of it, grouped(…, start_from=…)"
             )
         listed = ", ".join(f"{operator.number} ({operator.name})" for operator in there) or "none"
         if number is None:

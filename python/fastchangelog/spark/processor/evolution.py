@@ -155,8 +155,8 @@ def _of_results(declaration: Declaration, layout: AccumulatorLayout) -> Declarat
     if not layout.can_rebuild:
         raise SchemaMismatchError(
             f"[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] the state `{declaration.name}` keeps the results of its "
-            "aggregates, from which the ones that are declared now cannot go on; declare it as it was, or take another "
-            "name"
+            "aggregates, from which the aggregates that are declared now cannot continue; declare it as it was, or "
+            "take another name"
         )
     return dataclasses.replace(declaration, kind="value", accumulators=None)
 
@@ -201,10 +201,14 @@ def _revived(catalog: list[dict[str, Any]], declaration: Declaration) -> dict[st
 
 def _add(catalog: list[dict[str, Any]], name: str, kind: str, key: str, value: str) -> dict[str, Any]:
     if len(name.encode()) > _LONGEST_NAME:
-        raise InvalidArgumentError(f"the name of a state has at most {_LONGEST_NAME} bytes; `{name}` has more")
+        raise InvalidArgumentError(
+            f"the name `{name}` of a state has more than {_LONGEST_NAME} bytes; give a shorter one"
+        )
     number = max((entry["id"] for entry in catalog), default=-1) + 1
     if number >= _MOST_STATES:
-        raise InvalidArgumentError(f"{_MOST_STATES} states were declared; put what belongs together into one state")
+        raise InvalidArgumentError(
+            f"the processor has declared {_MOST_STATES} states, the limit; put what belongs together into one state"
+        )
     is_taken = any(entry["name"] == name for entry in catalog)
     names = {"name": f"${number}", "variable": name} if is_taken else {"name": name}
     entry: dict[str, Any] = {"id": number, **names, "kind": kind, "key": key, "value": value}
@@ -219,7 +223,7 @@ def _check_key(catalog: list[dict[str, Any]], key: T.StructType, key_text: str) 
         return
     if not are_same_keys(parse_ddl(was), key):
         raise SchemaMismatchError(
-            f"[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the state is kept by the key ({was}), now the query groups by "
+            f"[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] the state has the key ({was}), but the query now groups by "
             f"({key_text}); group as before, or start with a new checkpoint"
         )
     for entry in catalog:

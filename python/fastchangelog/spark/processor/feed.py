@@ -95,7 +95,9 @@ class ChunkFeed:
 
     def _follow(self) -> None:
         if not self.advance():
-            raise InternalError("a chunk of rows said that its last key goes on, and none followed; please report it")
+            raise InternalError(
+                "a chunk of rows said that its last key continues, but no chunk followed; please report it"
+            )
         # A chunk in the middle of the key has this key alone.
         self._long_goes_on = self.goes_on and self._scope.count == 1
         self._scope.at = 0

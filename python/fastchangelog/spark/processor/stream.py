@@ -117,7 +117,7 @@ def _check_savepoint(
     except SchemaMismatchError as error:
         raise SchemaMismatchError(
             f"option `start_from`: the savepoint {grouping.options['start_from']} does not fit the processor: "
-            f"{str(error).rstrip('.')}; if the query has its first batch behind it, take the option out"
+            f"{str(error).rstrip('.')}; after the query's first batch, take the option out"
         ) from None
 
 

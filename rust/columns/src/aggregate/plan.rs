@@ -269,7 +269,7 @@ impl AggPlan {
 }
 
 fn count_mismatch(columns: usize, declared: usize) -> Error {
-    Error::invalid(format!("a batch of {columns} columns came where {declared} were declared"))
+    Error::invalid(format!("the batch has {columns} columns, but {declared} are declared"))
 }
 
 impl Op {

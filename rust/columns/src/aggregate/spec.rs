@@ -58,7 +58,7 @@ fn yes() -> bool {
 impl AggCall {
     /// Reads a list of calls, as the text form of a specification has it.
     pub fn list_from_json(text: &str) -> Result<Vec<Self>> {
-        serde_json::from_str(text).map_err(|e| Error::invalid(format!("the aggregates' description: {e}")))
+        serde_json::from_str(text).map_err(|e| Error::invalid(format!("cannot read the aggregates' description: {e}")))
     }
 }
 
@@ -74,7 +74,8 @@ struct Text {
 impl AggSpec {
     /// Reads the text form.
     pub fn from_json(text: &str) -> Result<Self> {
-        serde_json::from_str(text).map_err(|e| Error::invalid(format!("the aggregation's description: {e}")))
+        serde_json::from_str(text)
+            .map_err(|e| Error::invalid(format!("cannot read the aggregation's description: {e}")))
     }
 
     /// Writes the text form.
@@ -89,7 +90,7 @@ impl TryFrom<Text> for AggSpec {
     fn try_from(text: Text) -> Result<Self> {
         if text.version != VERSION {
             return Err(Error::invalid(format!(
-                "version {} of an aggregation's description is not known (known: {VERSION})",
+                "an aggregation's description has the version {}, but this process knows {VERSION}",
                 text.version
             ))
             .with_remedy("use the same fastchangelog version on the driver and on all executors"));
@@ -112,9 +113,9 @@ impl From<AggSpec> for Text {
 }
 
 fn read_schema(text: &str) -> Result<SchemaRef> {
-    let bytes = STANDARD.decode(text).map_err(|e| Error::invalid(format!("a schema that is not base64: {e}")))?;
+    let bytes = STANDARD.decode(text).map_err(|e| Error::invalid(format!("the schema is not base64: {e}")))?;
     let reader = StreamReader::try_new(Cursor::new(bytes), None)
-        .map_err(|e| Error::invalid(format!("a schema that is not an Arrow IPC stream: {e}")))?;
+        .map_err(|e| Error::invalid(format!("the schema is not an Arrow IPC stream: {e}")))?;
     Ok(reader.schema())
 }
 

@@ -170,10 +170,10 @@ impl Types {
         let mut columns = self.keys.split(keys)?;
         match (&self.rows, rows) {
             (DataType::Struct(fields), None) if fields.is_empty() => {}
-            (_, None) => return Err(Error::invalid("rows to add are needed, beside their keys")),
+            (_, None) => return Err(Error::invalid("the call has keys but no rows; give the rows to add")),
             (_, Some(rows)) if rows.len() != keys.len() => {
                 return Err(Error::invalid(format!(
-                    "{} keys and {} rows: a batch needs one of each",
+                    "the batch has {} keys and {} rows; give one row for each key",
                     keys.len(),
                     rows.len()
                 )));
@@ -182,7 +182,7 @@ impl Types {
                 Some(rows) if rows.null_count() == 0 => columns.extend(rows.columns().iter().cloned()),
                 _ => {
                     return Err(
-                        Error::invalid("a row is null, or rows are no structs").with_remedy("leave such rows out")
+                        Error::invalid("a row is null, or the rows are not structs").with_remedy("leave such rows out")
                     );
                 }
             },
@@ -190,7 +190,7 @@ impl Types {
         }
         if columns.len() != self.input.fields().len() {
             return Err(Error::invalid(format!(
-                "rows of {} columns came where {} were declared",
+                "the rows have {} columns, but the state declares {}",
                 columns.len(),
                 self.input.fields().len()
             )));

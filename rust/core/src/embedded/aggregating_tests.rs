@@ -156,7 +156,7 @@ fn longs(values: &[Option<i64>]) -> ArrayRef {
 }
 
 #[test]
-fn plain_rows_give_plain_results_and_null_where_nothing_was_added() {
+fn plain_rows_give_plain_results_and_null_without_any() {
     let world = world(&[]);
     let s = world.open();
     let t = totals(&s.state, true).unwrap();

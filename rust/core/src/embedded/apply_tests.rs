@@ -25,7 +25,7 @@ impl Meeting {
 
 /// Neither the caller, nor readers of changed keys, nor further changes wait for the local disk.
 #[test]
-fn a_checkpoint_answers_when_it_is_durable_not_when_it_is_applied() {
+fn a_checkpoint_answers_when_durable_not_when_applied() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));
@@ -44,7 +44,7 @@ fn a_checkpoint_answers_when_it_is_durable_not_when_it_is_applied() {
 }
 
 #[test]
-fn a_change_waits_for_a_checkpoint_in_progress_once_its_memory_is_taken() {
+fn a_change_without_memory_waits_for_a_running_checkpoint() {
     let world = world(&[("memory_budget", "16MiB")]);
     let s = world.open();
     let many: Vec<String> = (0..20_000).map(|i| format!("key {i}")).collect();

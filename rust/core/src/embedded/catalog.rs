@@ -100,11 +100,11 @@ impl Catalog {
     /// The catalog of a handle's schema text.
     pub(super) fn parse(text: &str) -> Result<Self> {
         let states: Vec<Declared> = serde_json::from_str(text).map_err(|e| {
-            Error::invalid(format!("the handle is not of an embedded state, but of a query: its schema is {e}"))
+            Error::invalid(format!("the handle belongs to a query, not to an embedded state: its schema is {e}"))
         })?;
         match states.iter().find(|state| ![PLAIN, VERSIONED].contains(&state.encoding)) {
             Some(Declared { name, encoding, .. }) => Err(Error::schema(format!(
-                "the state `{name}` has values in encoding {encoding}, this version of fastchangelog knows up to \
+                "the state `{name}` has values in encoding {encoding}, but this version of fastchangelog knows up to \
                  {VERSIONED}; use the version that wrote it"
             ))),
             None => Ok(Self { states, in_use: Vec::new() }),
@@ -172,7 +172,7 @@ impl Catalog {
     ) -> Result<(Entry, T)> {
         let Declaration { name, kind, key, map_key, value, ttl } = declared;
         if name.is_empty() || name.len() > MAX_NAME {
-            return Err(Error::invalid(format!("the name of a state has 1 to {MAX_NAME} bytes")));
+            return Err(Error::invalid(format!("the name of a state must have 1 to {MAX_NAME} bytes")));
         }
         if !may_change {
             let names: Vec<_> = self.states.iter().map(|d| d.name.as_str()).collect();
@@ -182,7 +182,7 @@ impl Catalog {
             ));
         }
         let id = u16::try_from(self.states.len()).ok().filter(|_| self.states.len() < MAX_STATES).ok_or_else(|| {
-            Error::invalid(format!("{MAX_STATES} states are declared"))
+            Error::invalid(format!("the open state already has {MAX_STATES} states, the limit"))
                 .with_remedy("put what belongs together under one key")
         })?;
         let encoding = declared.encoding();
@@ -217,18 +217,20 @@ impl Declared {
             let difference = schema_difference(&self.value, &whole).filter(|_| kind == Kind::Aggregating);
             let error = difference.map_or_else(
                 || self.otherwise("value", &self.value, &whole),
-                |difference| Error::schema(format!("the state `{}` was declared otherwise: {difference}", self.name)),
+                |difference| Error::schema(format!("the state `{}` was declared differently: {difference}", self.name)),
             );
             return Err(error.with_remedy("declare it as it was, or take another name"));
         }
         let name = &self.name;
         match (self.ttl, ttl) {
             (true, false) => Err(Error::schema(format!(
-                "the state `{name}` was declared with a ttl, so each entry says when it expires, now without one"
+                "the state `{name}` was declared with a ttl, so its entries carry their expiry, but is now declared \
+                 without one"
             ))
             .with_remedy("give ttl= of any length, or take another name")),
             (false, true) => Err(Error::schema(format!(
-                "the state `{name}` was declared without a ttl, so its entries do not say when they expire, now with one"
+                "the state `{name}` was declared without a ttl, so its entries carry no expiry, but is now declared \
+                 with one"
             ))
             .with_remedy("leave ttl= out, or copy the entries to a state of another name")),
             _ => Ok(()),

@@ -167,7 +167,7 @@ impl Chain {
                 return;
             }
             if let Err(error) = self.store.delete(&head_name(self.lowest)).await {
-                tracing::warn!(%error, "an old head of a state could not be removed; the next checkpoint tries again");
+                tracing::warn!(%error, "cannot remove an old head of a state; the next checkpoint tries again");
                 return;
             }
             self.lowest += 1;
@@ -183,8 +183,8 @@ impl Chain {
         let error = Error::new(
             ErrorKind::Fenced,
             format!(
-                "{by} has opened the state in {}: what this one, writer {}, changed since its last checkpoint is not kept; \
-                 close it, and let one writer at a time open the state",
+                "{by} has opened the state in {} and fenced this one, writer {}, whose changes since its last \
+                 checkpoint are lost; close it, and let one writer at a time open the state",
                 self.store.uri(),
                 self.epoch
             ),

@@ -86,7 +86,7 @@ async fn invariant_3_the_older_of_two_writers_is_fenced_for_good() {
 }
 
 #[tokio::test]
-async fn invariant_2_a_writer_asleep_while_its_number_was_removed_is_fenced() {
+async fn invariant_2_a_writer_that_slept_past_a_removal_is_fenced() {
     let world = world();
     let mut asleep = world.writer().await;
     let mut new = world.writer().await;
@@ -102,7 +102,7 @@ async fn invariant_2_a_writer_asleep_while_its_number_was_removed_is_fenced() {
 }
 
 #[tokio::test]
-async fn invariant_1_heads_are_removed_upwards_and_a_failed_removal_is_repeated() {
+async fn invariant_1_heads_go_upwards_and_a_failed_removal_is_retried() {
     let world = world();
     let mut chain = world.writer().await;
     for _ in 0..KEPT + 2 {

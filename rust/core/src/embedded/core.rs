@@ -259,7 +259,7 @@ impl Core {
         match read(self.layers.read(), &self.shard) {
             // The local disk failed: the local state is restored, once.
             Err(error) if error.is_retryable() => {
-                tracing::warn!(state = self.uri(), %error, "a read failed: the local state is restored");
+                tracing::warn!(state = self.uri(), %error, "a read of the local state failed; restoring it");
                 self.restore_live()?;
                 read(self.layers.read(), &self.shard)
             }
@@ -378,7 +378,8 @@ impl Core {
     /// Applies a durable checkpoint to the live version; a failure of the local disk is only logged.
     fn apply_checkpoint(&self, handle: &ShardHandle) {
         if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_snapshot(handle)) {
-            tracing::warn!(state = self.uri(), %error, "a checkpoint could not be applied: the next read restores it");
+            tracing::warn!(state = self.uri(), %error, "cannot apply a checkpoint; the next read restores the local \
+                state");
             // What is live may be the version before, which must not be taken for this one.
             self.shard.evict();
         }

@@ -156,7 +156,7 @@ fn what_ends_leaves_as_fast_as_it_comes() {
 }
 
 #[test]
-fn a_backlog_of_many_checkpoints_goes_when_the_clock_jumps_far_ahead() {
+fn a_backlog_goes_when_the_clock_jumps_far_ahead() {
     for kind in KINDS {
         for size in [SMALL, LARGE] {
             let mut run = Run::new(kind, size, 1_000_000, &[]);
@@ -177,7 +177,7 @@ fn a_backlog_of_many_checkpoints_goes_when_the_clock_jumps_far_ahead() {
 }
 
 #[test]
-fn of_entries_that_live_long_a_part_of_the_living_waits_at_most_also_when_programs_end_after_each_checkpoint() {
+fn a_sweep_reaches_all_entries_when_each_checkpoint_ends_a_run() {
     const CHECKPOINTS: usize = 24;
     for (kind, size) in [(Ending::Value, SMALL), (Ending::Map, LARGE), (Ending::List, LARGE)] {
         for ends_each_time in [false, true] {
@@ -205,7 +205,7 @@ fn of_entries_that_live_long_a_part_of_the_living_waits_at_most_also_when_progra
 }
 
 #[test]
-fn what_expires_leaves_as_fast_as_it_comes_when_changes_take_more_than_their_memory() {
+fn expired_entries_leave_as_fast_as_they_come_beyond_memory() {
     for (kind, size) in [(Ending::Value, SMALL), (Ending::Map, LARGE), (Ending::Value, 1 << 20)] {
         let mut run = Run::new(kind, size, 100, &[("memory_budget", "16MiB")]);
         for _ in 0..6 {
@@ -225,7 +225,7 @@ fn what_expires_leaves_as_fast_as_it_comes_when_changes_take_more_than_their_mem
 }
 
 #[test]
-fn a_state_that_is_written_much_does_not_wait_for_the_turn_of_others() {
+fn a_busy_state_does_not_wait_for_the_turn_of_others() {
     let mut run = Run::new(Ending::Value, SMALL, 100, &[]);
     let others: Vec<ValueState> = {
         let state = run.state.as_ref().unwrap();

@@ -67,7 +67,7 @@ fn values_larger_than_the_memory_of_changes_are_kept() {
 }
 
 #[test]
-fn a_million_rows_are_loaded_with_a_budget_of_a_fraction_of_them() {
+fn a_million_rows_load_with_a_budget_of_a_fraction() {
     let world = world(&[("memory_budget", "16MiB")]);
     let (all, step, long) = (1_000_000_i64, 100_000, DataType::Int64);
     let loaded = |state: &EmbeddedState| state.value_state("loaded", &long, &long, None).unwrap();
@@ -101,7 +101,7 @@ fn a_million_rows_are_loaded_with_a_budget_of_a_fraction_of_them() {
 }
 
 #[test]
-fn invariant_4_a_spill_that_fails_refuses_the_change_and_loses_nothing() {
+fn invariant_4_a_failed_spill_refuses_the_change_and_loses_none() {
     for point in ["local.spill", "local.spilled", "local.part", "local.before-seal", "local.before-head"] {
         let mut world = world(&[]);
         world.changes = Some(100);
@@ -128,7 +128,7 @@ fn invariant_4_a_spill_that_fails_refuses_the_change_and_loses_nothing() {
 }
 
 #[test]
-fn spilled_changes_leave_the_local_disk_with_their_checkpoint_and_at_the_end() {
+fn spilled_changes_leave_the_disk_with_their_checkpoint() {
     fn folders(folder: &std::path::Path) -> usize {
         let entries = std::fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
         let own = |path: &std::path::Path| {

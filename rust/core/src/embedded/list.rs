@@ -70,7 +70,7 @@ impl ListState {
         let keys = self.types.encode_keys(keys)?;
         if elements.len() != keys.len() {
             return Err(Error::invalid(format!(
-                "{} keys and {} elements: a batch needs one of each",
+                "the batch has {} keys and {} elements; give one element for each key",
                 keys.len(),
                 elements.len()
             )));
@@ -143,11 +143,14 @@ impl ListState {
     ) -> Result<(EncodedKeys, EncodedValues, Vec<Range<usize>>, Vec<u8>)> {
         let keys = self.types.encode_keys(keys)?;
         let Some(lists) = lists.as_list_opt::<i32>() else {
-            return Err(Error::invalid(format!("lists are needed, not {}", type_text(lists.data_type()))));
+            return Err(Error::invalid(format!(
+                "the values have the type {}; give a list for each key",
+                type_text(lists.data_type())
+            )));
         };
         if lists.len() != keys.len() {
             return Err(Error::invalid(format!(
-                "{} keys and {} lists: a batch needs one of each",
+                "the batch has {} keys and {} lists; give one list for each key",
                 keys.len(),
                 lists.len()
             )));

@@ -186,7 +186,7 @@ fn what_does_not_fit_changes_nothing() {
     assert!(l.append(&keys(&["a", "b"]), &nulls).unwrap_err().message().contains("null"));
     assert!(l.append(&keys(&["a", "b"]), &keys(&["2"])).is_err());
     assert!(l.extend(&keys(&["a", "b"]), &array(&[None])).is_err());
-    assert!(l.put(&keys(&["a"]), &keys(&["2"])).unwrap_err().message().contains("lists are needed"));
+    assert!(l.put(&keys(&["a"]), &keys(&["2"])).unwrap_err().message().contains("give a list for each key"));
     assert_eq!((get(&l, "a"), get(&l, "b")), (Some(words(&["1"])), None));
 }
 

@@ -136,7 +136,7 @@ impl MapState {
     /// The range of one key's entries with map keys in `within`.
     pub fn range_of(&self, key: &ArrayRef, within: &KeyRange) -> Result<KeyRange> {
         if key.len() != 1 {
-            return Err(Error::invalid("the entries of one key are scanned at a time: give one key"));
+            return Err(Error::invalid("a scan reads the entries of one key; give one key"));
         }
         let key = self.types.keys.encode_keys(key)?;
         let whole = beginning_with(key.key(0));

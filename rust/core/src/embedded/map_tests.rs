@@ -138,7 +138,7 @@ fn what_does_not_fit_changes_nothing() {
 
 /// One key with a million entries.
 #[test]
-fn invariant_2_a_clear_takes_the_same_memory_and_log_whatever_it_clears() {
+fn invariant_2_the_cost_of_a_clear_is_the_same_for_any_size() {
     let world = world(&[]);
     let s = world.open();
     let m = maps(&s.state);

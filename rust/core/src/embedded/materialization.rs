@@ -71,7 +71,7 @@ impl Materialization {
     pub fn start(&self, ran: RunCallback) -> Result<()> {
         let mut stage = self.shared.stage.lock();
         let Stage::Begun(run) = std::mem::replace(&mut *stage, Stage::Running) else {
-            return Err(Error::closed("this materialization was started before"));
+            return Err(Error::closed("this materialization has already started; begin another one"));
         };
         let shared = Arc::clone(&self.shared);
         let work = move || {
@@ -89,7 +89,7 @@ impl Materialization {
     pub fn complete(&self) -> Result<()> {
         match self.shared.end() {
             Stage::Ran(run) => run.complete(),
-            _ => Err(Error::closed("this materialization has ended, or was not run")),
+            _ => Err(Error::closed("this materialization has ended or never ran; begin another one")),
         }
     }
 

@@ -41,7 +41,7 @@ fn snapshot(handle: &ShardHandle) -> Option<String> {
 }
 
 #[test]
-fn v02_a_state_is_restored_from_its_newest_snapshot_and_the_log_after_it() {
+fn v02_a_restore_takes_the_newest_snapshot_and_the_log_after_it() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));
@@ -117,7 +117,7 @@ fn v03_entries_that_end_come_back_with_their_ends() {
 }
 
 #[test]
-fn v04_timers_of_before_between_and_after_snapshots_come_back_in_order() {
+fn v04_timers_around_snapshots_come_back_in_order() {
     let world = world(&[]);
     let s = world.open();
     let timers = |s: &Opened| s.state.timers("timers", &DataType::Utf8).unwrap();
@@ -145,7 +145,7 @@ fn v04_timers_of_before_between_and_after_snapshots_come_back_in_order() {
 }
 
 #[test]
-fn k02_one_run_at_a_time_and_none_before_the_last_snapshot_is_carried() {
+fn k02_one_run_at_a_time_and_only_after_the_last_is_carried() {
     let world = world(&[]);
     let s = world.open();
     assert!(s.state.begin_materialize().unwrap().is_none(), "nothing is there");
@@ -225,7 +225,7 @@ fn a_run_that_fails_at_any_step_leaves_the_state_as_it_was() {
 }
 
 #[test]
-fn invariant_5_of_states_a_snapshot_whose_checkpoint_fails_is_carried_by_the_next() {
+fn invariant_5_the_next_checkpoint_carries_it_after_a_failure() {
     for point in ["session.durable", "local.before-head", "local.after-head"] {
         for changed in [true, false] {
             let world = world(&[("max_attempts", "1")]);
@@ -301,7 +301,7 @@ fn checkpoints_go_on_while_a_snapshot_is_made() {
 }
 
 #[test]
-fn invariant_2_a_close_ends_a_run_and_a_late_completion_is_ignored() {
+fn invariant_2_a_close_ends_a_run_that_completes_later() {
     let world = world(&[]);
     let s = world.open();
     s.put("a", Some(1));

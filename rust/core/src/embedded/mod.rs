@@ -170,7 +170,7 @@ impl EmbeddedState {
         let mut found = runtime.block_on(chain::find(&store))?;
         if found.newest.is_none() && request.handle.is_none() && (request.read_only || !request.create) {
             return Err(Error::not_found(format!(
-                "there is no state in {}; check the address and the name, or let it be made (create=True, and not \
+                "there is no state in {}; check the address and the name, or create it (create=True, without \
                  read_only)",
                 store.uri()
             )));
@@ -190,7 +190,10 @@ impl EmbeddedState {
             if let (Some(handle), Some(newest)) = (handle, newest)
                 && handle.instance != newest.instance
             {
-                return Err(Error::invalid(format!("the handle is of another state than the one in {}", store.uri())));
+                return Err(Error::invalid(format!(
+                    "the handle belongs to another state than the one in {}; give a handle of that state",
+                    store.uri()
+                )));
             }
             let catalog = match handle {
                 Some(handle) => {
@@ -236,7 +239,11 @@ impl EmbeddedState {
             let core = Core::new(shard, store, io, catalog, chain, newest, callbacks);
             return Self::start(Arc::new(core), runtime, place);
         }
-        Err(Error::retryable(format!("others keep opening the state in {}", store.uri())).with_remedy("try again"))
+        Err(Error::retryable(format!(
+            "other writers keep opening the state in {}; let one writer at a time open it",
+            store.uri()
+        ))
+        .with_remedy("try again"))
     }
 
     fn start(core: Arc<Core>, runtime: Runtime, place: WorkDir) -> Result<Self> {
@@ -379,15 +386,20 @@ impl Drop for EmbeddedState {
 fn check(request: &OpenEmbedded) -> Result<()> {
     let name = &request.name;
     if name.is_empty() || name.len() > 256 || name.contains('/') || [".", ".."].contains(&name.as_str()) {
-        return Err(Error::invalid(format!("`{name}` is no name of a state: give 1 to 256 bytes without a slash")));
+        return Err(Error::invalid(format!(
+            "`{name}` is not a valid name of a state; give 1 to 256 bytes without a slash"
+        )));
     }
     if request.options.max_parallelism > 1 {
         return Err(Error::invalid("an embedded state has one key group, so that its keys are in order")
             .with_remedy("leave the option `max_parallelism` out"));
     }
     if request.handle.as_ref().is_some_and(|handle| handle.max_parallelism != 1) {
-        return Err(Error::new(ErrorKind::InvalidArgument, "the handle is of a query's state, which its query opens")
-            .with_remedy("open_state takes handles of its own checkpoints"));
+        return Err(Error::new(
+            ErrorKind::InvalidArgument,
+            "the handle belongs to the state of a query, which only the query opens",
+        )
+        .with_remedy("open_state takes handles of its own checkpoints"));
     }
     Ok(())
 }

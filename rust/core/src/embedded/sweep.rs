@@ -23,7 +23,8 @@ impl Core {
     /// Removes what has ended, as far as the walk comes.
     pub(super) fn sweep(&self) {
         if let Err(error) = self.sweep_states() {
-            tracing::warn!(state = self.uri(), %error, "what has ended is not removed: the next checkpoint tries again");
+            tracing::warn!(state = self.uri(), %error, "cannot remove expired entries; the next checkpoint tries \
+                again");
         }
     }
 

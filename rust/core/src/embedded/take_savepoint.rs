@@ -42,8 +42,8 @@ pub(super) fn begin(shard: &Arc<Shard>, initial_state: InitialState) -> Result<S
     let (schema_id, schema) = (savepoint.schema_id, savepoint.schema.clone());
     if savepoint.max_parallelism != 1 {
         return Err(Error::invalid(format!(
-            "the savepoint {} is of a query, which `grouped` starts from it (option `start_from`); open_state takes \
-             savepoints of its own states",
+            "the savepoint {} belongs to a query, and open_state takes savepoints of embedded states only; start the \
+             query from it with `grouped` and the option `start_from`",
             initial_state.uri()
         )));
     }

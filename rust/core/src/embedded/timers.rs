@@ -145,11 +145,11 @@ impl TimerState {
     fn timers(&self, keys: &ArrayRef, times: &ArrayRef) -> Result<Timers> {
         let keys = self.types.encode_keys(keys)?;
         let times = times.as_primitive_opt::<TimestampMicrosecondType>().ok_or_else(|| {
-            Error::invalid(format!("times of type {} came where {} is needed", times.data_type(), time_type()))
+            Error::invalid(format!("the times have the type {}; give {}", times.data_type(), time_type()))
         })?;
         if times.len() != keys.len() {
             return Err(Error::invalid(format!(
-                "{} keys and {} times: a batch needs one of each",
+                "the batch has {} keys and {} times; give one time for each key",
                 keys.len(),
                 times.len()
             )));

@@ -85,7 +85,7 @@ fn invariant_1_what_is_due_comes_in_order_a_batch_at_a_time() {
 }
 
 #[test]
-fn invariant_2_the_checkpoint_decides_which_timers_are_due_again() {
+fn invariant_2_a_checkpoint_decides_which_timers_return() {
     let world = world(&[]);
     let s = world.open();
     let t = timers(&s);
@@ -178,7 +178,7 @@ fn t10_reads_of_timers_are_not_logged() {
 }
 
 #[test]
-fn j02_each_change_of_a_timer_is_in_the_log_under_its_state_and_key_group() {
+fn j02_the_log_has_each_timer_by_state_and_key_group() {
     let world = world(&[]);
     let s = world.open();
     let t = timers(&s);
@@ -261,7 +261,7 @@ fn what_does_not_fit_changes_nothing() {
     let t = timers(&s);
     let null: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![None]).with_timezone(ZONE));
     let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1]));
-    for (times, said) in [(null, "null"), (numbers, "Timestamp"), (times(&[1, 2]), "one of each")] {
+    for (times, said) in [(null, "null"), (numbers, "Timestamp"), (times(&[1, 2]), "one time for each key")] {
         let error = t.register(&keys(&["a"]), &times).unwrap_err();
         assert!(error.message().contains(said), "{error}");
     }

@@ -70,7 +70,7 @@ impl Folder {
                 query = request.query_id,
                 option,
                 asked,
-                "this server was started by a query with another value, which stays in force until the server ends"
+                "another query started this server with another value, which stays in force until the server ends"
             );
         }
         let credentials = access.supplied(&process.clock);
@@ -168,7 +168,7 @@ impl Folders {
             tracing::info!(
                 query = request.query_id,
                 name = request.name,
-                "the query came back with other options or storage options, which hold from now on"
+                "the query returned with other options or storage options, which apply from now on"
             );
         }
         self.by_key.lock().insert(key, Arc::clone(&folder));

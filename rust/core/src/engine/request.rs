@@ -109,7 +109,7 @@ impl Renewal {
 fn parse<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        Error::internal(format!("{what} that cannot be read ({:?} at line {line} column {column})", error.classify()))
+        Error::internal(format!("cannot read {what} ({:?} at line {line} column {column})", error.classify()))
     })
 }
 

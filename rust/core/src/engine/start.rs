@@ -84,7 +84,7 @@ fn restart(process: &ProcessContext, folder: &Folder, note: FolderNote) -> Resul
                     initial_state.uri(),
                     id(&initial_state)
                 ))
-                .with_remedy("give back the one it began with")
+                .with_remedy("put back the savepoint that it began with")
                 .with_subject(Subject::State(uri.to_owned())));
             }
             Some(Arc::new(initial_state))
@@ -144,7 +144,7 @@ pub(super) fn check_groups(folder: &Folder, request: &OpenRequest, groups: u16) 
     }
     let shards = request.shards;
     let why = match option {
-        0 => format!("rows come split for {split}, the default for {shards} partitions"),
+        0 => format!("the rows are split for {split}, the default for {shards} partitions"),
         _ => format!("the option `max_parallelism` is {option}"),
     };
     let remedy = if default_max_parallelism(shards) == groups && option != 0 {

@@ -175,7 +175,7 @@ fn close_idle_removes_unused_downloads() {
 // Closing what is idle.
 
 #[test]
-fn an_idle_shard_whose_finished_snapshot_waits_is_closed_and_comes_back() {
+fn an_idle_shard_with_a_finished_snapshot_is_reopened() {
     let world = World::new();
     let (first, _) = world.batch("q", 0, 0, None);
     let (second, _) = world.batch("q", 0, 1, Some(&first));
@@ -299,7 +299,7 @@ fn p9_a_damaged_note_is_an_error_and_stays_as_it_is() {
 }
 
 #[test]
-fn key_groups_are_fixed_at_the_first_start_also_for_shards_without_a_state() {
+fn the_first_start_fixes_key_groups_for_all_shards() {
     let mut world = World::new();
     let (handle, _) = world.batch("q", 0, 0, None);
     let note = decode_note("note", &world.note("q")).unwrap();
@@ -341,7 +341,7 @@ fn an_option_that_no_state_can_have_is_not_noted() {
 }
 
 #[test]
-fn p6_the_note_of_a_folder_keeps_the_longest_grace_that_any_server_counts_on() {
+fn p6_the_note_keeps_the_longest_grace_of_any_server() {
     let mut world = World::new();
     let noted = |world: &World| decode_note("note", &world.note("q")).unwrap().sweep_grace_seconds;
     let set = |world: &mut World, grace: &str| world.options.insert("sweep_grace".to_owned(), grace.to_owned());
@@ -381,7 +381,7 @@ fn ten_thousand_sets_of_credentials_leave_one_folder() {
 }
 
 #[test]
-fn changed_settings_hold_for_the_next_session_and_leave_open_ones_alone() {
+fn changed_settings_hold_from_the_next_session_on() {
     let mut world = World::new();
     let (first, _) = world.batch("q", 0, 0, None);
     let open = world.open("q", 0, 1, Some(&first)).unwrap();
@@ -428,7 +428,7 @@ fn a_materialization_waits_for_credentials_that_are_good() {
 }
 
 #[test]
-fn a_processors_session_is_of_its_shards_keys_and_goes_on_at_another_machine() {
+fn a_processor_session_continues_at_another_machine() {
     let world = World::new();
     let catalog = r#"[{"id":0,"name":"seen","kind":"value"}]"#;
     let open = |world: &World, shard: u32, batch: i64, handle: Option<&str>| {

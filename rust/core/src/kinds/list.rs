@@ -70,7 +70,7 @@ impl Lists {
             }
             take(head.tail)?;
             if all != head.elements {
-                return Err(bad_list("it has not as many elements as it says"));
+                return Err(bad_list("it holds another number of elements than it says"));
             }
             lengths.push(found.len() - before);
         }
@@ -271,7 +271,7 @@ fn list_page(
         skipped = 0;
     }
     if from_start && all != head.elements {
-        return Err(bad_list("it has not as many elements as it says"));
+        return Err(bad_list("it holds another number of elements than it says"));
     }
     Ok(None)
 }

@@ -38,7 +38,7 @@ fn invariant_1_a_list_without_elements_has_no_head() {
 }
 
 #[test]
-fn chunks_of_a_replaced_list_go_except_those_that_are_written_again() {
+fn chunks_of_a_replaced_list_go_unless_written_again() {
     let head = ListHeader { elements: 9, first: 3, chunks: 8, tail: &[] };
     let gone = |chunks: usize| {
         let mut update = ListUpdate::new(head, true);

@@ -106,7 +106,7 @@ pub(super) fn sweep_lists(
         let Some(own) = own else { continue };
         let head = ListHeader::read(Some(&own), ListLayout::Ending)?;
         if chunk < head.first || chunk >= head.chunks {
-            return Err(bad_list("it has a chunk that is not one of its own"));
+            return Err(bad_list("it has a chunk that does not belong to it"));
         }
         let left = Left::of(part, now)?;
         let is_first = chunk == head.first;

@@ -59,7 +59,7 @@ pub(crate) fn check_rows(keys: usize, subs: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{keys} keys and {subs} map keys: a batch needs one of each, or one key for all map keys"
+        "the batch has {keys} keys and {subs} map keys; give one key for each map key, or one key for all"
     )))
 }
 

@@ -153,10 +153,9 @@ impl Page {
     }
 }
 
-/// The fields of an entry: `sub`, which is the map key, and `value`.
+/// The fields of an entry: `sub`, which is the map key, and `value`. All pages have the same type, so that they can be joined.
 pub(crate) fn entry_fields() -> Fields {
-    let field = |name: &str, nullable| Field::new(name, DataType::Binary, nullable);
-    Fields::from(vec![field("sub", true), field("value", false)])
+    Fields::from(["sub", "value"].map(|name| Field::new(name, DataType::Binary, true)).to_vec())
 }
 
 /// A place in a list.
@@ -177,7 +176,10 @@ impl ListPlace {
         match numbers[..] {
             [count] if bytes.len() == COUNT => Ok(Self { count, to_pass: count, ..Self::default() }),
             [count, chunk, passed] if bytes.len() == PLACE => Ok(Self { count, to_pass: 0, chunk, passed }),
-            _ => Err(Error::invalid(format!("{} bytes do not name the end of a page of a list", bytes.len()))),
+            _ => Err(Error::invalid(format!(
+                "a cursor of {} bytes does not name the end of a page of a list",
+                bytes.len()
+            ))),
         }
     }
 
@@ -203,7 +205,8 @@ pub(crate) enum At {
 
 impl StatePlace {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self> {
-        let bad = || Error::invalid(format!("{} bytes do not name the end of a page of a state", bytes.len()));
+        let bad =
+            || Error::invalid(format!("a cursor of {} bytes does not name the end of a page of a state", bytes.len()));
         let (group, rest) = bytes.split_first_chunk::<2>().ok_or_else(bad)?;
         let at = match rest.split_first() {
             None => At::Start,

@@ -37,7 +37,7 @@ const ENDLESS: usize = 1 << 18;
 const LARGE: usize = 16 << 10;
 
 #[test]
-fn invariant_1_of_an_allowance_entries_that_stay_follow_the_changes() {
+fn invariant_1_live_entries_use_an_allowance_by_changes() {
     for (written, most) in [(0, LEAST_PASSED), (10, LEAST_PASSED), (5000, 20_000), (30_000, 120_000)] {
         let (entries, removed) = passed(&mut after(written, 0).begin(1), ENDLESS, 20, HARDLY);
         assert!((most..=most + STEP as u64).contains(&entries), "{written} written: {entries}");
@@ -62,7 +62,7 @@ fn invariant_1_of_an_allowance_it_ends_where_nothing_is() {
 }
 
 #[test]
-fn invariant_1_of_an_allowance_what_was_not_passed_is_saved_and_used_in_bounded_parts() {
+fn invariant_1_an_unused_allowance_is_saved_in_bounded_parts() {
     let mut ends = after(1 << 20, 0);
     // Nothing has ended: no walk.
     ends.begin(1);
@@ -88,7 +88,7 @@ fn invariant_1_of_an_allowance_what_was_not_passed_is_saved_and_used_in_bounded_
 }
 
 #[test]
-fn invariant_2_of_an_allowance_all_that_goes_is_passed_and_pays_for_others() {
+fn invariant_2_expired_entries_add_to_an_allowance() {
     for bytes in [20, LARGE] {
         let (entries, removed) = passed(&mut after(0, 0).begin(1), 1 << 16, bytes, ALL);
         assert_eq!((entries, removed), (1 << 16, 1 << 16));

@@ -189,7 +189,8 @@ impl<'a> Changes<'a> {
         if ops != rows || columns.iter().flatten().any(|(length, wanted)| Some(*length) != *wanted) {
             let lengths: Vec<usize> = std::iter::once(rows).chain(columns.iter().flatten().map(|(n, _)| *n)).collect();
             return Err(Error::invalid(format!(
-                "{ops} operations on the state `{name}` with columns of {lengths:?} rows: a call needs one of each"
+                "the call has {ops} operations on the state `{name}`, but columns of {lengths:?} rows; give one row \
+                 for each operation"
             )));
         }
         if !self.keys.is_whole() {
@@ -210,11 +211,11 @@ impl<'a> Changes<'a> {
         check_records(bytes, (0..rows).map(longest)).map_err(|error| error.context(format!("the state `{name}`")))?;
         match self.expires_at {
             None if state.ttl && (self.has(PUT) || self.has(APPEND)) => {
-                Err(Error::invalid(format!("the state `{name}` has a time to live: its changes need a time of expiry")))
+                Err(Error::invalid(format!("the state `{name}` has a TTL; give its changes a time of expiry")))
             }
-            Some(_) if !state.ttl => Err(Error::invalid(format!(
-                "the state `{name}` has no time to live: its changes have no time of expiry"
-            ))),
+            Some(_) if !state.ttl => {
+                Err(Error::invalid(format!("the state `{name}` has no TTL; give its changes no time of expiry")))
+            }
             _ => Ok(()),
         }
     }

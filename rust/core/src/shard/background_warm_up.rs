@@ -41,7 +41,7 @@ impl Shard {
         let Some(shard) = shard.upgrade() else { return false };
         shard.warm_up_portion().unwrap_or_else(|error| {
             // A look-up of an unreadable entry returns the error.
-            tracing::warn!(shard = %shard.id, %error, "the hot tier could not be loaded; look-ups go to the local disk");
+            tracing::warn!(shard = %shard.id, %error, "cannot load the hot tier; look-ups go to the local disk");
             false
         })
     }
@@ -58,7 +58,7 @@ impl Shard {
             return Ok(true);
         }
         let complete = live.keyed.is_complete();
-        tracing::info!(shard = %self.id, entries = warm.loaded(), complete, "the hot tier is loaded");
+        tracing::info!(shard = %self.id, entries = warm.loaded(), complete, "loaded the hot tier");
         Ok(false)
     }
 }

@@ -107,7 +107,7 @@ fn a17_the_state_is_the_same_at_every_moment_of_the_loading() {
 }
 
 #[test]
-fn invariant_1_the_loading_ends_with_the_state_that_it_belongs_to() {
+fn invariant_1_a_load_ends_with_its_state() {
     let mut rng = StdRng::seed_from_u64(2);
     let mut world = World::new(&[("restore", "lazy")]);
     let (one, other) = (grown(&mut world, &mut rng, KEYS, 1), grown(&mut world, &mut rng, KEYS, 1));
@@ -126,7 +126,7 @@ fn invariant_1_the_loading_ends_with_the_state_that_it_belongs_to() {
 }
 
 #[test]
-fn invariant_3_a_shard_that_is_closed_meanwhile_goes_and_a_failure_ends_the_loading_alone() {
+fn invariant_3_a_load_ends_alone_at_a_close_or_a_failure() {
     let mut rng = StdRng::seed_from_u64(3);
     let mut world = World::new(&[("restore", "lazy")]);
     let version = grown(&mut world, &mut rng, KEYS, 1);

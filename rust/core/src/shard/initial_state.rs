@@ -74,7 +74,8 @@ impl Shard {
         let based = self.give_snapshot(state, &checkpoint);
         let _ = std::fs::remove_dir_all(&checkpoint);
         let (state, instance, lineage, inventory) = based?;
-        tracing::info!(shard = %self.id, savepoint = initial_state.uri(), keys = state.keys, "started from a savepoint");
+        tracing::info!(shard = %self.id, savepoint = initial_state.uri(), keys = state.keys, "started from a \
+            savepoint");
         self.install(state.keyed, instance, None, lineage, inventory, (state.keys, state.bytes))?;
         Ok(instance)
     }
@@ -101,7 +102,7 @@ impl Shard {
             && let Some(difference) = schema_difference(old, schema)
         {
             return Err(Error::schema(format!(
-                "the query is not the one whose state is in the savepoint {}: {difference}",
+                "the savepoint {} holds the state of another query: {difference}",
                 initial_state.uri()
             ))
             .with_remedy("start from a savepoint of this query, or without one"));

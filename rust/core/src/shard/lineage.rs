@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_3_a_fuzzy_snapshot_keeps_the_segments_after_its_cut() {
+    fn invariant_3_a_fuzzy_snapshot_keeps_segments_after_its_cut() {
         let mut lineage = Lineage { segments: (1..=5).map(segment).collect(), ..Lineage::default() };
         assert!(lineage.rebase(&snapshot(4, 2)));
         assert_eq!(versions(&lineage), [3, 4, 5]);

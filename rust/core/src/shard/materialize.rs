@@ -130,7 +130,7 @@ impl Shard {
         }
         tracing::info!(
             shard = %self.id(), idle_seconds = idle.as_secs(), grace_seconds = options.sweep_grace.as_secs(),
-            "the snapshot is uploaded as a whole: the shard is idle for more than a quarter of `sweep_grace`"
+            "uploading the whole snapshot: the shard was idle for more than a quarter of `sweep_grace`"
         );
         (false, Moment::now(clock))
     }
@@ -253,7 +253,7 @@ impl MaterializeRun {
         let again = shard.control.lock().disk_failure_epoch.replace(self.epoch) == Some(self.epoch);
         let dropped = broken.is_some_and(|broken| broken || again);
         if dropped {
-            tracing::warn!(shard = %shard.id(), %error, "the local state cannot be written: the next session restores it");
+            tracing::warn!(shard = %shard.id(), %error, "cannot write the local state; the next session restores it");
             shard.drop_live();
         }
         error
@@ -269,19 +269,19 @@ impl MaterializeRun {
             return Ok(());
         }
         Err(Error::retryable(format!(
-            "the snapshot of shard {} was finished {} seconds after the state of its files was known, \
-             longer than half of the option `sweep_grace` = {} seconds, so a sweep may delete some of \
-             them",
+            "the snapshot of shard {} was finished {} seconds after a handle last named its files, longer than half of \
+             the option `sweep_grace` = {} seconds, so a sweep may delete some of them",
             self.shard.id(),
             age.as_secs(),
             grace.as_secs()
         ))
-        .with_remedy("raise `sweep_grace`, or let the upload be faster (`background_bandwidth`)"))
+        .with_remedy("raise `sweep_grace`, or speed up the upload (`background_bandwidth`)"))
     }
 
     /// Offers the snapshot to the next handles.
     pub fn complete(mut self) -> Result<()> {
-        let finished = self.finished.lock().take().ok_or_else(|| Error::closed("complete before a successful run"))?;
+        let finished =
+            self.finished.lock().take().ok_or_else(|| Error::closed("complete was called before a successful run"))?;
         let context = self.shard.context();
         {
             // Held until the snapshot is offered: no other state takes this one's place in between.
@@ -292,7 +292,8 @@ impl MaterializeRun {
             if live.as_ref().is_some_and(is_snapshot_for) {
                 control.waiting = Some(finished);
             } else {
-                tracing::info!(shard = %self.shard.id(), "a finished snapshot is dropped: the state starts from another one");
+                tracing::info!(shard = %self.shard.id(), "dropped a finished snapshot: the state starts from another \
+                    one");
             }
             control.last_materialized_millis = context.clock.now_millis();
         }
@@ -315,12 +316,12 @@ impl MaterializeRun {
     }
 
     fn replaced() -> Error {
-        Error::closed("the state was replaced by another version while it was being materialized")
+        Error::closed("another version replaced the state during its materialization")
     }
 }
 
 fn stopped(stop: bool) -> Result<()> {
-    if stop { Err(Error::closed("the materialization was cancelled: its state is being closed")) } else { Ok(()) }
+    if stop { Err(Error::closed("the close of the state cancelled its materialization")) } else { Ok(()) }
 }
 
 /// Time that the live state is held: sessions wait.

@@ -36,7 +36,7 @@ fn is_live(shard: &Shard) -> bool {
 }
 
 #[test]
-fn invariant_5_y02_a_disk_that_fails_twice_costs_a_restore_not_the_job() {
+fn invariant_5_y02_a_disk_that_fails_twice_costs_a_restore() {
     let mut world = World::new(&[]);
     let (mut rng, shard, version) = begun(&mut world);
     lose_files(&shard);
@@ -57,7 +57,7 @@ fn invariant_5_y02_a_disk_that_fails_twice_costs_a_restore_not_the_job() {
 }
 
 #[test]
-fn invariant_5_a_success_in_between_makes_the_next_failure_the_first_one() {
+fn invariant_5_a_success_resets_the_count_of_failures() {
     let mut world = World::new(&[("incremental", "false")]);
     let (_, shard, version) = begun(&mut world);
     for _ in 0..3 {
@@ -112,7 +112,7 @@ fn p3_local_files_that_vanish_cost_a_failed_read_and_a_restore() {
 /// `TMPDIR=<a file system of some 30 MB> cargo test -- --ignored a_full_file_system`.
 #[test]
 #[ignore = "fills the file system of the temporary folder"]
-fn y02_a_full_file_system_fails_a_materialization_and_the_state_is_there_when_there_is_room() {
+fn y02_a_full_disk_fails_a_materialization_until_it_has_room() {
     for failures in [1, 2] {
         let mut world = World::new(&[]);
         let shard = world.shard(None);

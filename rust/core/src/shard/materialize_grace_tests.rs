@@ -79,7 +79,7 @@ impl Overtaken {
 }
 
 #[test]
-fn p6_a_snapshot_after_that_of_another_server_names_no_file_of_the_one_before() {
+fn p6_a_snapshot_names_no_file_of_one_that_was_overtaken() {
     let mut story = overtaken();
     let ahead = story.ahead.clone();
     sweep(&story.world, &ahead.handle);
@@ -90,7 +90,7 @@ fn p6_a_snapshot_after_that_of_another_server_names_no_file_of_the_one_before() 
 }
 
 #[test]
-fn p6_an_idle_server_counts_on_nothing_that_a_sweep_may_have_taken() {
+fn p6_an_idle_server_relies_on_nothing_that_a_sweep_may_take() {
     let mut story = overtaken();
     let ahead = story.ahead.clone();
     story.world.clock.advance(GRACE / 4 + Duration::from_millis(1));
@@ -116,7 +116,7 @@ fn a_server_that_was_lately_handed_its_version_shares_files() {
 }
 
 #[test]
-fn p6_what_a_cut_off_replay_came_from_is_named_by_no_later_handle() {
+fn p6_no_later_handle_names_the_source_of_a_cut_off_replay() {
     let mut story = overtaken();
     let (before, ahead) = (story.before_ahead.clone(), story.ahead.clone());
     sweep(&story.world, &before.handle);
@@ -132,7 +132,7 @@ fn p6_what_a_cut_off_replay_came_from_is_named_by_no_later_handle() {
 }
 
 #[test]
-fn a_snapshot_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_named() {
+fn a_slow_upload_is_given_up_and_names_the_option() {
     let mut world = World::new(&[]);
     let mut rng = StdRng::seed_from_u64(2);
     let shard = world.shard(None);
@@ -155,7 +155,7 @@ fn a_snapshot_whose_upload_takes_half_of_the_grace_is_given_up_with_the_option_n
 
 /// A shard that gets rows once a day has a snapshot after each of them: a snapshot that waits has no age.
 #[test]
-fn a_snapshot_may_wait_for_its_next_version_for_longer_than_the_grace() {
+fn a_snapshot_may_wait_longer_than_the_grace_for_its_version() {
     let mut world = World::new(&[]);
     let mut rng = StdRng::seed_from_u64(3);
     let shard = world.shard(None);

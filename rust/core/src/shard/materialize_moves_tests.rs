@@ -69,7 +69,7 @@ fn moved(rng: &mut StdRng, world: &mut World) -> (Arc<Shard>, Arc<Shard>, Versio
 }
 
 #[test]
-fn a_snapshot_that_the_snapshot_of_another_server_overtook_does_not_stand_in_the_way() {
+fn an_overtaken_snapshot_does_not_stand_in_the_way() {
     let (mut rng, mut world) = world();
     let (a, b) = (world.shard(None), world.shard(None));
     let first = next(&a, &mut rng, None);
@@ -98,7 +98,7 @@ fn a_snapshot_that_the_snapshot_of_another_server_overtook_does_not_stand_in_the
 }
 
 #[test]
-fn inventory_3_files_of_a_snapshot_that_was_replaced_elsewhere_are_not_taken_for_uploaded() {
+fn inventory_3_files_of_a_replaced_snapshot_are_uploaded_again() {
     let (mut rng, mut world) = world();
     let (a, b, third) = moved(&mut rng, &mut world);
     let fourth = next(&b, &mut rng, Some(&third));
@@ -114,7 +114,7 @@ fn inventory_3_files_of_a_snapshot_that_was_replaced_elsewhere_are_not_taken_for
 }
 
 #[test]
-fn a_snapshot_after_one_of_another_server_shares_the_files_that_both_have() {
+fn a_snapshot_shares_files_with_one_of_another_server() {
     let (mut rng, mut world) = world();
     let (a, b) = (world.shard(None), world.shard(None));
     let first = extend(&a, None, &changes(&mut rng, 4_000, KEYS));
@@ -144,7 +144,7 @@ fn first_snapshot(version: &Version) -> ShardHandle {
 
 /// Of two snapshots of one version that share files with one that both replace, one is retained, the other is not.
 #[test]
-fn a_snapshot_that_was_begun_before_a_replay_onto_another_snapshot_ends_without_effect() {
+fn a_snapshot_begun_before_a_replay_ends_without_effect() {
     for completed_before in [true, false] {
         let (mut rng, mut world) = world();
         let (a, b, third) = moved(&mut rng, &mut world);
@@ -172,7 +172,7 @@ fn a_snapshot_that_was_begun_before_a_replay_onto_another_snapshot_ends_without_
 }
 
 #[test]
-fn a_replay_that_was_cut_off_follows_the_snapshot_of_the_handle_that_comes_next() {
+fn a_cut_off_replay_follows_the_next_handles_snapshot() {
     let (mut rng, mut world) = world();
     let (a, b) = (world.shard(None), world.shard(None));
     let first = next(&a, &mut rng, None);
@@ -202,7 +202,7 @@ fn a_replay_that_was_cut_off_follows_the_snapshot_of_the_handle_that_comes_next(
 }
 
 #[test]
-fn invariant_3_no_other_state_takes_the_place_of_the_one_whose_snapshot_is_offered() {
+fn invariant_3_an_offered_snapshot_keeps_its_own_state() {
     let (mut rng, mut world) = world();
     let a = world.shard(None);
     let first = next(&a, &mut rng, None);

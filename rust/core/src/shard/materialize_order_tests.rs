@@ -103,7 +103,7 @@ fn history(seed: u64) {
 }
 
 #[test]
-fn a04_s03_s05_x06_every_file_of_a_retained_handle_is_readable_in_any_order() {
+fn a04_s03_s05_x06_files_of_retained_handles_are_readable() {
     for seed in crate::shard::testing::seeds(6) {
         println!("seed {seed}");
         history(seed);
@@ -111,7 +111,7 @@ fn a04_s03_s05_x06_every_file_of_a_retained_handle_is_readable_in_any_order() {
 }
 
 #[test]
-fn xs12_small_files_of_a_snapshot_are_half_as_many_objects_at_most() {
+fn xs12_small_files_make_half_as_many_objects_at_most() {
     let objects = |below: &str| {
         let mut world = World::new(&[("snapshot_pack_below", below)]);
         for round in 0..2 {

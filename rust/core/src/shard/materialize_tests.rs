@@ -250,7 +250,7 @@ fn k01_only_the_handle_that_names_the_snapshot_confirms_it() {
 }
 
 #[test]
-fn k02_a_run_begins_when_the_last_one_has_failed_or_is_confirmed() {
+fn k02_a_run_begins_after_the_last_failed_or_is_confirmed() {
     let mut world = World::new(&[]);
     assert!(world.shard.begin_materialize().unwrap().is_none(), "nothing live");
     world.write(0..10, 1);
@@ -295,7 +295,7 @@ fn k03_xs04_x11_a_run_that_was_given_up_never_stands_in_the_way() {
 }
 
 #[test]
-fn v02_y15_written_materialized_overwritten_and_so_on_the_newest_values_come_back() {
+fn v02_y15_the_newest_values_come_back_after_each_round() {
     for incremental in ["true", "false"] {
         let mut world = World::new(&[("incremental", incremental)]);
         for round in 1..5u8 {
@@ -358,7 +358,7 @@ fn full_snapshots_need_not_wait_for_each_other() {
 }
 
 #[test]
-fn e07_a_restart_on_the_same_machine_reads_snapshots_from_local_copies() {
+fn e07_a_restart_here_reads_snapshots_from_local_copies() {
     for (incremental, below) in [("true", "0"), ("true", "1MiB"), ("false", "0"), ("false", "1MiB")] {
         for recovery in [true, false] {
             let given = [("incremental", incremental), ("snapshot_pack_below", below)];
@@ -435,7 +435,7 @@ fn xs13_a_restore_is_counted() {
 }
 
 #[test]
-fn xs15_a_store_that_never_answers_ends_the_run_within_its_time_limits() {
+fn xs15_a_store_that_never_answers_ends_the_run_in_time() {
     let mut world = World::new(&[("request_timeout", "50ms"), ("max_attempts", "2")]);
     world.write(0..100, 1);
     world.promote();

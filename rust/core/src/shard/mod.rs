@@ -402,7 +402,7 @@ impl Shard {
             && let Some(live) = live.as_mut()
             && let Err(error) = self.limit_hot(live)
         {
-            tracing::warn!(shard = %self.id, %error, "the hot tier could not be resized");
+            tracing::warn!(shard = %self.id, %error, "cannot resize the hot tier");
         }
     }
 
@@ -480,7 +480,7 @@ impl Shard {
 
 fn destroy(keyed: KeyedState) {
     if let Err(error) = keyed.destroy() {
-        tracing::warn!(%error, "a local state folder could not be removed");
+        tracing::warn!(%error, "cannot remove a local state folder");
     }
 }
 

@@ -314,7 +314,7 @@ async fn an_empty_state_rescales_to_any_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn y04_a_fault_of_any_store_call_leaves_nothing_and_touches_no_source() {
+async fn y04_a_fault_of_any_store_call_leaves_nothing_behind() {
     let world = &mut mixed(&mut StdRng::seed_from_u64(1)).await;
     let (sources, range) = (world.handles().await, KeyGroupRange { start: 3, end: 30 });
     let (before, written) = (world.files(), world.faults.calls_of(Operation::Put));

@@ -51,7 +51,7 @@ fn step_1_the_log_comes_while_the_snapshot_does() {
 }
 
 #[test]
-fn step_4_the_newest_changes_are_in_memory_and_the_rest_if_it_fits() {
+fn step_4_the_newest_changes_are_in_memory_and_what_fits() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, 30_000, 1);
     for (limit, fits) in [(16 << 20, true), (300 << 10, false)] {
@@ -101,7 +101,7 @@ fn a_restore_under_way_is_seen_in_the_metrics() {
 }
 
 #[test]
-fn invariant_2_y04_a_failure_at_any_step_leaves_no_folder_and_the_next_attempt_is_whole() {
+fn invariant_2_y04_a_failure_leaves_no_folder_and_no_half() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 3);
     for point in ["restore.before", "rebuild.taken-over", "restore.replayed", "restore.warm"] {
@@ -132,7 +132,7 @@ fn invariant_2_y04_a_failure_at_any_step_leaves_no_folder_and_the_next_attempt_i
 }
 
 #[test]
-fn invariant_3_p9_y05_an_object_that_was_deleted_is_named_and_what_is_live_stays() {
+fn invariant_3_p9_y05_a_deleted_object_is_named() {
     let (mut rng, mut world) = (rng(), World::new(&[("max_handle_segments", "4")]));
     let version = grown(&mut world, &mut rng, KEYS, 12);
     let store = world.store();
@@ -183,7 +183,7 @@ fn p9_a_handle_with_the_snapshot_of_another_state_is_refused() {
 }
 
 #[test]
-fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when_it_is_there() {
+fn p3_p9_a_replay_waits_for_a_missing_object_and_keeps_the_live() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let ahead = world.shard(None);
     let mut versions = vec![grown_on(&ahead, &mut rng, KEYS, 2)];
@@ -239,7 +239,7 @@ fn p3_p9_a_replay_without_one_of_its_objects_keeps_what_is_live_and_goes_on_when
 }
 
 #[test]
-fn y03_the_tables_of_a_snapshot_that_was_made_here_are_linked_not_downloaded() {
+fn y03_tables_of_a_snapshot_made_here_are_linked() {
     for (local_recovery, downloads) in [("true", false), ("false", true)] {
         let (mut rng, mut world) = (rng(), World::new(&[("local_recovery", local_recovery)]));
         let cache = world.cache("copies");
@@ -256,7 +256,7 @@ fn y03_the_tables_of_a_snapshot_that_was_made_here_are_linked_not_downloaded() {
 }
 
 #[test]
-fn y03_stale_and_foreign_local_copies_are_not_taken_for_the_objects() {
+fn y03_stale_and_foreign_local_copies_are_not_used() {
     // Tables in packs, and alone.
     for pack_below in ["1MiB", "0"] {
         foreign_local_copies(&mut World::new(&[("snapshot_pack_below", pack_below)]));
@@ -293,7 +293,7 @@ fn foreign_local_copies(world: &mut World) {
 }
 
 #[test]
-fn y02_a_disk_that_fills_up_on_the_way_is_told_and_leaves_nothing() {
+fn y02_a_disk_that_fills_up_is_an_error_and_leaves_nothing() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 2);
     for copies in [None, Some(world.cache("copies"))] {
@@ -315,7 +315,7 @@ fn y02_a_disk_that_fills_up_on_the_way_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn y02_an_unreadable_local_folder_is_named_and_a_copy_that_cannot_be_read_is_done_without() {
+fn y02_an_unreadable_folder_is_named_and_a_copy_is_skipped() {
     if rustix::process::getuid().is_root() {
         // Permissions do not stop root: a file in the folder's place does.
         let (mut rng, mut world) = (rng(), World::new(&[]));
@@ -346,7 +346,7 @@ fn y02_an_unreadable_local_folder_is_named_and_a_copy_that_cannot_be_read_is_don
 }
 
 #[test]
-fn y06_the_reading_of_a_log_that_fails_late_is_the_cause_that_is_told() {
+fn y06_a_log_that_fails_late_is_the_cause_in_the_error() {
     let (mut rng, mut world) = (rng(), World::new(&[]));
     let version = grown(&mut world, &mut rng, KEYS, 6);
     world.faults.always(Operation::Get, Fault::Throttled);

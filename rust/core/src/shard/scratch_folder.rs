@@ -54,7 +54,7 @@ impl Drop for ScratchFolder {
             return;
         }
         if let Err(error) = remove_folder(&self.path) {
-            tracing::warn!(%error, folder = %self.path.display(), "a local folder could not be removed");
+            tracing::warn!(%error, folder = %self.path.display(), "cannot remove a local folder");
         }
     }
 }

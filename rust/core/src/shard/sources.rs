@@ -47,7 +47,7 @@ impl Sources {
     pub fn of(mut handles: Vec<ShardHandle>) -> Result<Self> {
         handles.sort_by_key(|handle| handle.shard);
         let Some(first) = handles.first() else {
-            return Err(Error::invalid("no handles were given: rescaling needs those of all shards of the state"));
+            return Err(Error::invalid("no handles were given; give those of all shards of the state"));
         };
         for (expected, handle) in (0..).zip(&handles) {
             check_same_state(first, handle)?;
@@ -156,21 +156,22 @@ pub(super) fn choose_snapshot(wanted: &[SourceRange<'_>]) -> Option<usize> {
 
 fn missing(shard: u32, shards: u32) -> Error {
     Error::invalid(format!(
-        "the handle of shard {shard} of {shards} is missing: rescaling needs those of all shards of one checkpoint"
+        "the handle of shard {shard} of {shards} is missing; give those of all shards of one checkpoint"
     ))
 }
 
 fn check_same_state(first: &ShardHandle, handle: &ShardHandle) -> Result<()> {
     if handle.hash_id != HASH_ID {
         return Err(Error::schema(format!(
-            "shard {} uses key hash {}, this version of fastchangelog knows {HASH_ID}",
+            "shard {} uses key hash {}, but this version of fastchangelog knows {HASH_ID}",
             handle.shard, handle.hash_id
         ))
         .with_remedy("use the version that wrote it"));
     }
     if (handle.shards, handle.max_parallelism) != (first.shards, first.max_parallelism) {
         return Err(Error::invalid(format!(
-            "the handles are not of one state: shard {} is one of {} with {} key groups, shard {} one of {} with {}",
+            "the handles belong to different states: shard {} is one of {} with {} key groups, but shard {} is one of \
+             {} with {}",
             first.shard, first.shards, first.max_parallelism, handle.shard, handle.shards, handle.max_parallelism
         )));
     }
@@ -178,7 +179,7 @@ fn check_same_state(first: &ShardHandle, handle: &ShardHandle) -> Result<()> {
         && let Some(difference) = schema_difference(&first.schema, &handle.schema)
     {
         return Err(Error::schema(format!(
-            "the handles are not of one query: between shards {} and {}, {difference}",
+            "the handles belong to different queries: between shards {} and {}, {difference}",
             first.shard, handle.shard
         ))
         .with_remedy("pass those of one checkpoint"));

@@ -65,11 +65,11 @@ fn invariant_1_one_handle_for_each_shard_in_any_order() {
 fn invariant_2_foreign_handles_are_refused() {
     for (shards, groups) in [(3, 128), (2, 64)] {
         let foreign = vec![handle(0, 2, 128), handle(1, shards, groups)];
-        refused(foreign, ErrorKind::InvalidArgument, "not of one state");
+        refused(foreign, ErrorKind::InvalidArgument, "different states");
     }
     let mut all = handles(2, 128);
     (all[1].schema_id, all[1].schema) = (2, "[]".into());
-    refused(all, ErrorKind::SchemaMismatch, "not of one query");
+    refused(all, ErrorKind::SchemaMismatch, "different queries");
     let mut all = handles(2, 128);
     all[1].hash_id = 9;
     refused(all, ErrorKind::SchemaMismatch, "key hash 9");
@@ -107,7 +107,7 @@ fn a_target_wants_the_sources_it_meets() {
 }
 
 #[test]
-fn y09_the_snapshot_with_most_wanted_and_least_else_is_taken_over() {
+fn y09_the_snapshot_with_most_wanted_key_groups_is_taken() {
     let object = ObjectRef { name: "base/1".into(), size: 1, crc: 0 };
     let snapshot = SnapshotRef { version: VersionId(1), replay_after: VersionId(1), manifest: object, total_bytes: 1 };
     let ranges = [(0, 4), (4, 8), (8, 13)];

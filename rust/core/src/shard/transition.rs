@@ -33,7 +33,7 @@ impl Shard {
         // Taken before anything is read: a restore may take long.
         let handed_in = Moment::now(&*self.context.clock);
         if self.live.read().as_ref().is_some_and(|live| live.keyed.is_broken()) {
-            tracing::warn!(shard = %self.id, "the local state is unusable after a failed write: it is restored");
+            tracing::warn!(shard = %self.id, "a write of the local state failed; restoring it");
             self.drop_live();
         }
         match handle {
@@ -52,7 +52,7 @@ impl Shard {
         let place = self.placement;
         if handle.batch >= batch {
             return Err(Error::invalid(format!(
-                "batch {} was handed the state of batch {}: a version becomes live only in a later batch",
+                "batch {} got the state of batch {}, which only a later batch may use",
                 batch.0, handle.batch.0
             ))
             .with_remedy("restart the query from its checkpoint"));
@@ -73,7 +73,7 @@ impl Shard {
         }
         if handle.hash_id != HASH_ID {
             return Err(Error::schema(format!(
-                "the state uses key hash {}, this version of fastchangelog knows {HASH_ID}",
+                "the state uses key hash {}, but this version of fastchangelog knows {HASH_ID}",
                 handle.hash_id
             ))
             .with_remedy("use the version that wrote it"));
@@ -82,13 +82,12 @@ impl Shard {
             && let Some(difference) = schema_difference(&handle.schema, schema.1)
         {
             let remedy = if differ_in_ansi_alone(&handle.schema, schema.1) {
-                "set `spark.sql.ansi.enabled` as it was, or take a savepoint of the checkpoint and start a new one from it \
-                 (`start_from`), which carries the state over"
+                "set `spark.sql.ansi.enabled` as it was, or take a savepoint of the checkpoint and start a new one \
+                 from it (`start_from`), which carries the state over"
             } else {
                 "restore the old query, or start with a new checkpoint"
             };
-            return Err(Error::schema(format!("the query is not the one that wrote this state: {difference}"))
-                .with_remedy(remedy));
+            return Err(Error::schema(format!("another query wrote this state: {difference}")).with_remedy(remedy));
         }
         Ok(())
     }
@@ -215,7 +214,7 @@ impl Shard {
         } else {
             tracing::info!(
                 shard = %self.id, snapshot = waiting.snapshot.manifest.name,
-                "a finished snapshot is dropped: the state continues from the snapshot of another server"
+                "dropped a finished snapshot: the state continues from the snapshot of another server"
             );
         }
     }

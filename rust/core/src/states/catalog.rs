@@ -63,11 +63,12 @@ pub(crate) struct ProcessorCatalog(BTreeMap<u16, DeclaredState>);
 impl ProcessorCatalog {
     /// The states of a declared text, which must have all that is `stored` as it is.
     pub(crate) fn declare(text: &str, stored: &Self) -> Result<Self> {
-        let declared = Self::read(text).map_err(|e| Error::invalid(format!("the states of a processor: {e}")))?;
+        let declared =
+            Self::read(text).map_err(|e| Error::invalid(format!("the catalog of a processor cannot be read: {e}")))?;
         for (id, was) in &stored.0 {
             let Some(is) = declared.0.get(id) else {
                 return Err(Error::schema(format!(
-                    "the state `{}`, which is stored, is not in the catalog any more; keep its entry",
+                    "the catalog lacks the state `{}`, which is stored; keep its entry",
                     was.name
                 )));
             };
@@ -79,7 +80,7 @@ impl ProcessorCatalog {
             ];
             if let Some((what, was_text, is_text)) = parts.into_iter().find(|(_, was, is)| was != is) {
                 return Err(Error::schema(format!(
-                    "the state `{}` was stored with {what} `{}`, now it is `{}`; declare it as it was, or take \
+                    "the state `{}` was stored with {what} `{}`, but now it is `{}`; declare it as it was, or take \
                      another name",
                     was.name,
                     was_text.to_lowercase(),
@@ -93,7 +94,7 @@ impl ProcessorCatalog {
     /// The states of a handle's schema text.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         Self::read(text).map_err(|_| {
-            Error::schema("the stored state is not one of a stateful processor")
+            Error::schema("no stateful processor wrote the stored state")
                 .with_remedy("restore the query that wrote it, or start with a new checkpoint")
         })
     }
@@ -102,10 +103,13 @@ impl ProcessorCatalog {
         let mut states = BTreeMap::new();
         for state in serde_json::from_str::<Vec<DeclaredState>>(text).map_err(|e| e.to_string())? {
             if usize::from(state.id) >= MAX_STATES {
-                return Err(format!("`{}` has the number {}, of {MAX_STATES} at most", state.name, state.id));
+                return Err(format!(
+                    "`{}` has the number {}, but numbers are below {MAX_STATES}",
+                    state.name, state.id
+                ));
             }
             if state.name.is_empty() || state.name.len() > MAX_NAME {
-                return Err(format!("the name of a state has 1 to {MAX_NAME} bytes"));
+                return Err(format!("the name of a state must have 1 to {MAX_NAME} bytes"));
             }
             let same = |other: &&DeclaredState| {
                 other.id == state.id
@@ -114,7 +118,7 @@ impl ProcessorCatalog {
             };
             if let Some(other) = states.values().find(same) {
                 return Err(format!(
-                    "`{}` and `{}` have one number or name, or are both timers",
+                    "`{}` and `{}` share a number or a name, or both are timers",
                     other.name, state.name
                 ));
             }
@@ -125,7 +129,7 @@ impl ProcessorCatalog {
 
     /// A declared state.
     pub(crate) fn state(&self, id: StateId) -> Result<&DeclaredState> {
-        self.0.get(&id.0).ok_or_else(|| Error::invalid(format!("there is no state number {}", id.0)))
+        self.0.get(&id.0).ok_or_else(|| Error::invalid(format!("no declared state has the number {}", id.0)))
     }
 
     /// All of them, in the order of their numbers.
@@ -164,7 +168,7 @@ mod tests {
             (r#""kind":"value""#, r#""kind":"map""#, "kind"),
             (r#""ttl":true"#, r#""ttl":false"#, "time to live"),
             (r#""encoding":1"#, r#""encoding":2"#, "encoding"),
-            (r#""id":3"#, r#""id":4"#, "not in the catalog"),
+            (r#""id":3"#, r#""id":4"#, "the catalog lacks"),
         ] {
             let error = ProcessorCatalog::declare(&STORED.replace(was, is), &stored).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::SchemaMismatch, "{error}");

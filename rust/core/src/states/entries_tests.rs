@@ -48,7 +48,7 @@ fn applied(entries: &Entries, below: &BTreeMap<Vec<u8>, Vec<u8>>) -> BTreeMap<Ve
 }
 
 #[test]
-fn invariants_4_and_5_clears_remove_what_is_below_and_what_was_here() {
+fn invariants_4_and_5_clears_remove_entries_below_and_here() {
     let seed: u64 = rand::random_range(0..1_000_000);
     println!("seed {seed}");
     let mut rng = StdRng::seed_from_u64(seed);

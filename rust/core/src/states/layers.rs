@@ -87,6 +87,14 @@ impl Layers {
         }
     }
 
+    /// A copy of changes that are all in the active layer.
+    pub(crate) fn copy(&self) -> Result<Self> {
+        if !self.frozen.is_empty() || self.has_spilled() {
+            return Err(Error::internal("changes are copied while a part of them is not in the active layer"));
+        }
+        Ok(Self { active: self.active.clone(), ..Self::new(self.limit) })
+    }
+
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
         self.newest_first().map(Layer::bytes).sum()
@@ -305,10 +313,10 @@ pub(crate) struct Frozen {
 }
 
 fn lost(cause: &Error) -> Error {
-    Error::retryable("changes since the last checkpoint were lost when the local disk failed")
+    Error::retryable("the changes since the last checkpoint were lost when the local disk failed")
         .with_causes(cause.causes())
         .with_remedy(
-            "make room on the local disk, close the state and open it again: it goes on at its last checkpoint",
+            "make room on the local disk, close the state and open it again; it continues at its last checkpoint",
         )
 }
 

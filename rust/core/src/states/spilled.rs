@@ -232,7 +232,7 @@ impl Drop for SpilledChanges {
         if let Some(keyed) = self.keyed.take()
             && let Err(error) = keyed.destroy()
         {
-            tracing::warn!(%error, "a local folder of changes could not be removed");
+            tracing::warn!(%error, "cannot remove a local folder of changes");
         }
     }
 }

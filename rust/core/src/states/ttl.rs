@@ -20,7 +20,7 @@ pub(crate) fn prefix(millis: i64) -> [u8; PREFIX] {
 pub(crate) fn split(stored: &[u8]) -> Result<(i64, &[u8])> {
     let (prefix, value) = stored
         .split_first_chunk::<PREFIX>()
-        .ok_or_else(|| Error::corrupt("a value that ends", 0, "it does not say when it ends"))?;
+        .ok_or_else(|| Error::corrupt("a value with a TTL", 0, "it has no expiry"))?;
     Ok((time_of(*prefix), value))
 }
 

@@ -89,11 +89,11 @@ fn tell(stories: u64, operator: Operator) {
 }
 
 #[test]
-fn p2_p3_p6_p8_shards_that_move_between_servers_keep_their_state() {
+fn p2_p3_p6_p8_shards_that_move_keep_their_state() {
     tell(STORIES, Operator::Aggregate);
 }
 
 #[test]
-fn p2_p3_p6_p8_processors_that_move_between_servers_keep_their_states() {
+fn p2_p3_p6_p8_processors_that_move_keep_their_states() {
     tell(PROCESSOR_STORIES, Operator::Processor);
 }

@@ -210,7 +210,7 @@ impl ObjectCache {
             Ok(Ok(())) => Ok(lease),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(DownloadError::Local(Error::retryable(format!(
-                "the download of `{}` ended without an answer because the state server is shutting down",
+                "the download of `{}` was cancelled because the state server is shutting down",
                 object.name
             )))),
         }
@@ -462,7 +462,7 @@ impl Lease {
     /// Reads `length` bytes at `offset`; blocks.
     pub fn read_at(&self, offset: u64, length: u64) -> Result<Bytes> {
         offset.checked_add(length).filter(|end| *end <= self.object.size).ok_or_else(|| {
-            let what = format!("{length} bytes asked for, the object has {}", self.object.size);
+            let what = format!("{length} bytes were requested, but the object has {}", self.object.size);
             Error::corrupt(&self.full_name, offset, what)
         })?;
         let failed = |e: &std::io::Error| Error::io(format!("cannot read the local copy of {}", self.full_name), e);

@@ -105,7 +105,7 @@ fn write_file(file: &ManifestFile, bytes: &Bytes, into: &Path, name: &str) -> Re
     let found = crc32c(bytes);
     if found != file.crc() {
         let at = file.part.map_or(0, |part| part.offset);
-        let what = format!("checksum {found:08x} of `{}` in it, {:08x} was written", file.name, file.crc());
+        let what = format!("checksum {found:08x} of `{}` in it, but {:08x} was written", file.name, file.crc());
         return Err(Error::corrupt(name, at, what));
     }
     let target = into.join(&file.name);

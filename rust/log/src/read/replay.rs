@@ -100,7 +100,8 @@ impl SetsAhead {
         if self.left == 0 {
             return None;
         }
-        let ended = || Error::retryable("the reading of change sets was cut off: the state server is shutting down");
+        let ended =
+            || Error::retryable("the read of change sets was cancelled because the state server is shutting down");
         let set = self.sets.recv().await.unwrap_or_else(|| Err(ended()));
         self.left = match &set {
             Ok(set) => self.left - usize::from(set.is_whole),
@@ -193,7 +194,7 @@ async fn read_copy(
     let name = format!("{}/{}", store.uri(), segment.object.name);
     let (offset, length, records) = (segment.offset, segment.length, segment.records);
     if offset.checked_add(length).is_none_or(|end| end > segment.object.size) {
-        let what = format!("the handle names {length} bytes, the object has {}", segment.object.size);
+        let what = format!("the handle names {length} bytes, but the object has {}", segment.object.size);
         return Err(DownloadError::Store(Error::corrupt(name, offset, what)));
     }
     blocking(move || {
@@ -219,7 +220,7 @@ fn judged<T>(lease: Lease, read: impl Fn(&Lease) -> Result<T>) -> Result<Option<
 fn decode(name: &str, offset: u64, bytes: Bytes, records: u64) -> Result<FetchedSet> {
     let index = decode_whole_index(name, offset, &bytes)?;
     if index.header.records != records {
-        let what = format!("the change set has {} records, the handle says {records}", index.header.records);
+        let what = format!("the change set has {} records, but the handle says {records}", index.header.records);
         return Err(Error::corrupt(name, offset, what));
     }
     let blocks = 0..index.blocks.len();

@@ -50,7 +50,7 @@ pub async fn fetch_manifest(store: &Store, snapshot: &SnapshotRef) -> Result<Man
         return Err(Error::corrupt(
             name,
             0,
-            format!("it is the manifest of version {}, the handle names {}", manifest.version, snapshot.version),
+            format!("it is the manifest of version {}, but the handle names {}", manifest.version, snapshot.version),
         ));
     }
     Ok(manifest)

@@ -327,7 +327,8 @@ impl Shared {
 
     fn permit_timeout_error(&self, bytes: u64, waited: Duration) -> Error {
         let what = format!(
-            "a change set of {bytes} bytes was not admitted within {waited:?}: {} of {} bytes are waiting for upload to {}",
+            "a change set of {bytes} bytes was not admitted within {waited:?}: {} of {} bytes are waiting for upload \
+             to {}",
             self.metrics.in_flight_bytes.get(),
             self.max_in_flight,
             self.store.uri()
@@ -463,11 +464,8 @@ impl PersistFuture {
 }
 
 fn no_answer() -> Error {
-    Error::retryable(
-        "the upload of a change set ended without an answer because the state server is shutting \
-         down",
-    )
-    .with_remedy("start the batch again")
+    Error::retryable("the upload of a change set was cancelled because the state server is shutting down")
+        .with_remedy("start the batch again")
 }
 
 impl Future for PersistFuture {

@@ -69,7 +69,7 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     let object = match result {
         Ok(object) => object,
         Err(error) => {
-            tracing::warn!(sets = batch.len(), error = %error, "a batch of change sets could not be made durable");
+            tracing::warn!(sets = batch.len(), error = %error, "cannot make a batch of change sets durable");
             shared.metrics.upload_failures.add(1);
             for entry in batch {
                 entry.fail(error.clone());

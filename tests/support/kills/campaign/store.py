@@ -77,7 +77,7 @@ class Outside:
             delete=True,
         )
         (report,) = collector.run()  # one query, one state
-        if report.kept_because is not None and "not there" in report.kept_because:
+        if any(lost in (report.kept_because or "") for lost in ("not there", "is missing")):
             raise Trouble("lost", f"a sweep found: {report.kept_because}")
         return report
 

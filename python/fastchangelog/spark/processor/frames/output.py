@@ -128,7 +128,8 @@ class OutputFrames(Output):
             return [_column(frame, labels.index(name)) for name in self._names]
         if len(labels) < len(self._names):
             raise InvalidArgumentError(
-                f"a frame of the output has {len(labels)} columns, the schema has {len(self._names)}"
+                f"a frame of the output has {len(labels)} columns, but the schema has {len(self._names)}; yield the "
+                "columns of the schema"
             )
         return [_column(frame, i) for i in range(len(self._names))]
 

@@ -1,12 +1,14 @@
 //! The aggregate functions, one row and one accumulator each.
 //!
-//! Owns: the table: names, aliases, arguments and results. Python's table, the texts of errors and docs/aggregates.md
-//! come from it.
+//! Owns: the table: names, aliases, arguments and results. Python's table, its builders, the texts of errors and
+//! docs/aggregates.md come from it.
 //! Does not own: the computation of a function; its family's file does.
 //!
-//! To add a function: a row here, an accumulator in a family's file, a typed function in
-//! `python/fastchangelog/functions`. Stored states name functions, so a name in the table and its accumulator's layout
-//! never change.
+//! To add a function: a row here, an accumulator in a family's file. Stored states name functions, so a name in the
+//! table and its accumulator's layout never change.
+//!
+//! A row has a line `// fc.name(arguments)` for each builder of Python: its example, then `: text` where the docstring is
+//! not the row's, or ` is name` where an alias makes an aggregate of the first name.
 
 mod argument;
 mod avg;
@@ -76,54 +78,87 @@ macro_rules! functions {
 
 functions! {
     /// Number of rows; with arguments, of rows in which none of them is null.
+    // fc.count(), fc.count("price"): Number of rows, or of rows where `col` is not null.
     count(..Presence) -> "bigint" = count::count;
     /// Number of rows in which the value is true.
+    // fc.count_if("late")
     count_if(Boolean) -> "bigint" = count::count_if;
     /// Sum of the values that are not null; null if there are none.
+    // fc.sum("price")
     sum(Quantity) -> "bigint of integers, double of floats, decimal(p+10, s) of decimal(p, s), intervals of their type" = sum::sum;
     /// Mean of the values that are not null; null if there are none.
+    // fc.avg("price")
+    // fc.mean("price") is avg
     avg | mean(Quantity) -> "double of integers and floats, decimal(p+4, s+4) of decimal(p, s), intervals of their type" = avg::avg;
-    /// Smallest value that is not null; NaN is the greatest number.
+    /// Smallest value that is not null (NaN is the greatest number).
+    // fc.min("price")
     min(Ordered) -> "that of the argument" = extreme::min;
-    /// Greatest value that is not null; NaN is the greatest number.
+    /// Greatest value that is not null (NaN is the greatest number).
+    // fc.max("price")
     max(Ordered) -> "that of the argument" = extreme::max;
     /// The first value in the order of arrival.
+    // fc.first("price", ignorenulls=True): The first value seen, nulls included unless `ignorenulls`.
+    // fc.any_value("price", ignorenulls=True): A value of the key: the first one seen, nulls included unless
+    //     `ignorenulls`.
     first | first_value | any_value(Any) ignore_nulls -> "that of the argument" = edge::first;
     /// The last value in the order of arrival.
+    // fc.last("price"): The last value seen, nulls included unless `ignorenulls`.
     last | last_value(Any) ignore_nulls -> "that of the argument" = edge::last;
     /// The first argument in the row with the greatest second one.
+    // fc.max_by("bidder", "price"): The value of `col` in the row with the greatest `ord`.
     max_by(Any, Ordered) -> "that of the first argument" = by::max_by;
     /// The first argument in the row with the smallest second one.
+    // fc.min_by("bidder", "price"): The value of `col` in the row with the smallest `ord`.
     min_by(Any, Ordered) -> "that of the first argument" = by::min_by;
     /// True if every value that is not null is true.
+    // fc.bool_and("paid")
+    // fc.all("paid") is bool_and
     bool_and | every | all(Boolean) -> "boolean" = boolean::bool_and;
     /// True if any value is true.
+    // fc.bool_or("late")
+    // fc.any("late") is bool_or
     bool_or | some | any(Boolean) -> "boolean" = boolean::bool_or;
-    /// Sample variance, with n - 1; null for one value or none.
+    /// Sample variance: the mean square of deviations from the mean, with n - 1; null for one value or none.
+    // fc.var_samp("price")
+    // fc.variance("price")
     var_samp | variance(Double) -> "double" = moments::var_samp;
-    /// Population variance; null if there are no values.
+    /// Population variance: the mean square of deviations from the mean; null if there are no values.
+    // fc.var_pop("price")
     var_pop(Double) -> "double" = moments::var_pop;
-    /// Sample standard deviation, with n - 1; null for one value or none.
+    /// Sample standard deviation, the root of `var_samp`; null for one value or none.
+    // fc.stddev_samp("price")
+    // fc.stddev("price")
+    // fc.std("price")
     stddev_samp | stddev | std(Double) -> "double" = moments::stddev_samp;
-    /// Population standard deviation; null if there are no values.
+    /// Population standard deviation, the root of `var_pop`; null if there are no values.
+    // fc.stddev_pop("price")
     stddev_pop(Double) -> "double" = moments::stddev_pop;
-    /// Skewness; null if there are no values or all are equal.
+    /// Skewness of the values; null if there are none or all are equal.
+    // fc.skewness("price")
     skewness(Double) -> "double" = moments::skewness;
-    /// Excess kurtosis; null if there are no values or all are equal.
+    /// Excess kurtosis of the values; null if there are none or all are equal.
+    // fc.kurtosis("price")
     kurtosis(Double) -> "double" = moments::kurtosis;
     /// Sample covariance of the rows in which neither value is null, with n - 1; null for one such row or none.
+    // fc.covar_samp("price", "quantity")
     covar_samp(Double, Double) -> "double" = covariance::covar_samp;
     /// Population covariance of the rows in which neither value is null; null if there are none.
+    // fc.covar_pop("price", "quantity")
     covar_pop(Double, Double) -> "double" = covariance::covar_pop;
     /// Pearson correlation of the rows in which neither value is null; null if either value is the same in all of them.
+    // fc.corr("price", "quantity")
     corr(Double, Double) -> "double" = covariance::corr;
-    /// Bitwise AND of the values that are not null; null if there are none.
+    /// Bitwise AND of the integers that are not null, of their type; null if there are none.
+    // fc.bit_and("flags")
     bit_and(Integer) -> "that of the argument" = bits::bit_and;
-    /// Bitwise OR of the values that are not null; null if there are none.
+    /// Bitwise OR of the integers that are not null, of their type; null if there are none.
+    // fc.bit_or("flags")
     bit_or(Integer) -> "that of the argument" = bits::bit_or;
-    /// Bitwise XOR of the values that are not null; null if there are none.
+    /// Bitwise XOR of the integers that are not null, of their type; null if there are none.
+    // fc.bit_xor("flags")
     bit_xor(Integer) -> "that of the argument" = bits::bit_xor;
-    /// Product of the values that are not null; null if there are none.
+    /// Product of the values that are not null, as doubles; null if there are none.
+    // fc.product("price")
     product(Double) -> "double" = product::product;
 }
 

@@ -34,18 +34,15 @@ const PARALLEL_PARTS: usize = 2;
 pub async fn read_savepoint(store: &Store) -> Result<Savepoint> {
     let Some(bytes) = store.get_named(SAVEPOINT).await? else {
         return Err(Error::not_found(format!(
-            "there is no savepoint in {}: the file {SAVEPOINT}, which is written last, is not there",
+            "there is no savepoint in {}: the file {SAVEPOINT}, which is written last, is missing",
             store.uri()
         ))
-        .with_remedy(
-            "check the address, or take the savepoint again if it was not finished or not copied as a \
-             whole",
-        ));
+        .with_remedy("check the address; if the savepoint was not finished or not copied whole, take it again"));
     };
     let savepoint = decode_savepoint(&format!("{}/{SAVEPOINT}", store.uri()), &bytes)?;
     if savepoint.hash_id != HASH_ID {
         return Err(Error::schema(format!(
-            "the savepoint {} uses key hash {}, this version of fastchangelog knows {HASH_ID}",
+            "the savepoint {} uses key hash {}, but this version of fastchangelog knows {HASH_ID}",
             store.uri(),
             savepoint.hash_id
         ))
@@ -139,7 +136,8 @@ impl Rebuilder {
             })?;
             let found = table.as_ref().map_or((0, 0), |t| (t.entries, t.bytes));
             if whole && found != (part.entries, part.bytes) {
-                let what = format!("{} entries of {} bytes, the manifest says {}", found.0, found.1, part.entries);
+                let what =
+                    format!("it has {} entries of {} bytes, but the manifest says {}", found.0, found.1, part.entries);
                 return Err(Error::corrupt(&name, 0, what));
             }
             Ok(table)

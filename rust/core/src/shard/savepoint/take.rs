@@ -235,7 +235,7 @@ impl Rebuilder {
                 written?
             };
             if written != *object {
-                let what = format!("its copy has the checksum {:08x}, {:08x} was written", written.crc, object.crc);
+                let what = format!("its copy has the checksum {:08x}, but {:08x} was written", written.crc, object.crc);
                 return Err(Error::corrupt(format!("{}/{name}", to.uri()), 0, what));
             }
             Ok(())

@@ -128,7 +128,8 @@ impl<'a> Target<'a> {
     /// Removes the claim of the folder and keeps the written objects.
     pub(super) async fn release(self) {
         if let Err(error) = self.store.delete(SAVEPOINT_CLAIM).await {
-            tracing::warn!(%error, savepoint = self.store.uri(), "{SAVEPOINT_CLAIM} is left; it says nothing any more");
+            tracing::warn!(%error, savepoint = self.store.uri(), "cannot remove {SAVEPOINT_CLAIM}, which has no \
+                meaning any more");
         }
     }
 
@@ -148,7 +149,7 @@ impl<'a> Target<'a> {
         match left.unwrap_or_else(|_| Err(Error::retryable(format!("not done within {ENDING:?}")))) {
             Ok(()) => self.release().await,
             Err(error) => {
-                tracing::warn!(%error, savepoint = self.store.uri(), "an unfinished savepoint could not be removed");
+                tracing::warn!(%error, savepoint = self.store.uri(), "cannot remove an unfinished savepoint");
             }
         }
     }
@@ -175,5 +176,5 @@ async fn empty(store: &Store, ours: bool) -> Result<()> {
 
 fn occupied(store: &Store, what: &str) -> Error {
     let uri = store.uri();
-    Error::invalid(format!("{uri} is not empty, {what}")).with_remedy("give each savepoint a new folder")
+    Error::invalid(format!("{uri} is not empty: {what}")).with_remedy("give each savepoint a new folder")
 }

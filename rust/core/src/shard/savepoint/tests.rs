@@ -79,7 +79,7 @@ fn copy_tree(from: &Path, to: &Path) {
 }
 
 #[tokio::test]
-async fn e05_e09_y15_both_forms_moved_give_the_state_back_at_any_number_of_shards() {
+async fn e05_e09_y15_moved_savepoints_restore_at_any_number_of_shards() {
     for seed in seeds(8) {
         println!("FASTCHANGELOG_SEED={seed}");
         let rng = &mut StdRng::seed_from_u64(seed);
@@ -125,7 +125,7 @@ async fn e08_there_and_back_by_savepoints_is_equal() {
 }
 
 #[tokio::test]
-async fn a_large_state_has_many_parts_and_a_range_fetches_only_its_own() {
+async fn a_range_of_a_large_state_fetches_only_its_own_parts() {
     let mut world = World::new(8, 1);
     let value = |i: u32| (Op::Put, i.to_be_bytes().repeat(1 << 16));
     for from in (0..560_u32).step_by(56) {
@@ -264,7 +264,7 @@ fn faulty(faults: &Arc<FaultStore>) -> Store {
 }
 
 #[tokio::test(start_paused = true)]
-async fn y01_y04_one_that_is_given_up_takes_back_what_it_wrote_and_the_next_one_succeeds() {
+async fn y01_y04_a_cancelled_savepoint_takes_back_what_it_wrote() {
     let world = &mut mixed(&mut StdRng::seed_from_u64(16)).await;
     let sources = world.handles().await;
     for form in FORMS {
@@ -367,7 +367,7 @@ async fn a_native_savepoint_in_the_store_of_the_state_moves_no_bytes() {
 }
 
 #[tokio::test]
-async fn a_savepoint_has_a_folder_of_its_own_and_its_sources_are_whole() {
+async fn a_savepoint_has_its_own_folder_and_whole_sources() {
     let world = &mut mixed(&mut StdRng::seed_from_u64(15)).await;
     let sources = world.handles().await;
     let disk = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ async fn read_all(store: &Store, object: &ObjectRef, progress: &SavepointProgres
     if crc.value() == object.crc {
         return Ok(());
     }
-    let what = format!("checksum {:08x} of its {} bytes, {:08x} was written", crc.value(), object.size, object.crc);
+    let what = format!("checksum {:08x} of its {} bytes, but {:08x} was written", crc.value(), object.size, object.crc);
     Err(Error::corrupt(format!("{}/{}", store.uri(), object.name), 0, what))
 }
 
@@ -100,7 +100,7 @@ async fn check_content(rebuilder: &Rebuilder, savepoint: &Savepoint, scratch: &P
             let found = (state.keys, state.bytes);
             state.keyed.destroy()?;
             if found != (savepoint.keys, savepoint.bytes) {
-                let what = format!("it says {} keys, its parts hold {}", savepoint.keys, found.0);
+                let what = format!("it says {} keys, but its parts hold {}", savepoint.keys, found.0);
                 return Err(Error::corrupt(rebuilder.store.uri(), 0, what));
             }
         }

@@ -142,7 +142,7 @@ impl Session {
     pub fn merge(&mut self, payload: &[u8]) -> Result<()> {
         let start = Instant::now();
         let Stage::Merging(guard) = &mut self.stage else {
-            return Err(Error::closed("merge after finish: open a new session"));
+            return Err(Error::closed("merge was called after finish; open a new session"));
         };
         if let Some(shard) = &self.shard {
             shard.context().failpoints.hit("session.merge")?;
@@ -170,7 +170,7 @@ impl Session {
     /// read.
     pub fn finish(&mut self) -> Result<ResultBatches> {
         let Stage::Merging(guard) = std::mem::replace(&mut self.stage, Stage::Done) else {
-            return Err(Error::closed("finish was called before: open a new session"));
+            return Err(Error::closed("finish was already called; open a new session"));
         };
         let groups = self.groups.take().ok_or_else(no_groups)?;
         if let Some(shard) = &self.shard {
@@ -255,7 +255,7 @@ impl Session {
             (Stage::Ranges(ranges), shard) => self.complete(&ranges, shard.as_ref())?,
             (Stage::Unchanged, None) => None,
             (Stage::Unchanged, Some(shard)) => Some(self.unchanged(&shard)?),
-            _ => return Err(Error::closed("commit was called before: open a new session")),
+            _ => return Err(Error::closed("commit was already called; open a new session")),
         };
         if let Some(handle) = &handle {
             self.counters.set("state_keys", handle.state_keys);

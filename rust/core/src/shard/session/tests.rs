@@ -233,7 +233,7 @@ fn large(world: &mut World, rng: &mut StdRng) -> (Arc<Shard>, ShardHandle, Vec<R
 }
 
 #[test]
-fn a_fault_at_any_step_of_a_spill_costs_the_attempt_and_nothing_else() {
+fn a_fault_at_any_step_of_a_spill_costs_the_attempt_alone() {
     let mut rng = StdRng::seed_from_u64(rand::random_range(0..1_000));
     let mut world = World::new(&[TINY]);
     let dir = world.next_dir();
@@ -309,7 +309,7 @@ fn a_failed_upload_of_one_part_fails_the_commit_and_the_results() {
 }
 
 #[test]
-fn p4_a_version_of_which_a_segment_is_missing_is_never_live_in_part() {
+fn p4_a_version_without_a_segment_is_never_live_in_part() {
     let mut rng = StdRng::seed_from_u64(9);
     let mut world = World::new(&[TINY]);
     let (shard, base, rows, mut model) = large(&mut world, &mut rng);
@@ -352,7 +352,7 @@ fn a_zombie_between_two_ranges_is_told_so_and_makes_no_version() {
 }
 
 #[test]
-fn a_batch_larger_than_memory_that_changes_nothing_keeps_its_version() {
+fn a_large_batch_without_changes_keeps_its_version() {
     let mut world = World::new(&[TINY]);
     let shard = world.shard(None);
     // Rows that leave every group as it is: first and last of the same text, a count is what must not be there.
@@ -420,7 +420,7 @@ fn a_session_without_a_shard_is_bounded_too() {
 }
 
 #[test]
-fn a_session_stays_within_its_memory_while_its_batch_is_many_times_that() {
+fn a_session_stays_within_its_memory_in_a_large_batch() {
     let mut world = World::new(&[("session_memory", "1MiB")]);
     let shard = world.shard(None);
     let mut session = Session::open(&shard, plan(), None, BatchId(0)).unwrap();

@@ -7,6 +7,7 @@
 //! Python extension. Server, client and connection forward every variant.
 
 use super::StateSession;
+use crate::kinds::page::entry_fields;
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt8Type;
 use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, UInt8Array};
@@ -201,8 +202,7 @@ impl StateCall {
         match self {
             Self::Get { .. } | Self::GetEntries { .. } => vec![VALUE],
             Self::Entries { .. } => {
-                let entry = [SUB, VALUE].map(|(name, data_type)| Field::new(name, data_type, true));
-                vec![("entries", list_of(DataType::Struct(entry.to_vec().into()))), ("more", DataType::Boolean)]
+                vec![("entries", list_of(DataType::Struct(entry_fields()))), ("more", DataType::Boolean)]
             }
             Self::Page { .. } => vec![SUB, VALUE],
             Self::DueTimers { .. } => vec![("time", DataType::Int64), KEY],

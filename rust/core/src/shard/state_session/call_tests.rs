@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::Arc;
 
 #[test]
-fn a_call_with_other_columns_than_it_lists_is_refused_and_changes_nothing() {
+fn a_call_with_other_columns_is_refused_without_a_change() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let mut session = open(&shard, None, 0).unwrap();

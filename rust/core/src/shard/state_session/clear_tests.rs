@@ -56,7 +56,7 @@ fn p7_a_few_clears_of_many_entries_are_several_change_sets() {
 }
 
 #[test]
-fn clears_of_what_is_on_the_local_disk_are_taken_over_step_by_step() {
+fn clears_of_spilled_changes_are_taken_over_in_steps() {
     const KEYS: u32 = 2_000;
     let mut world = World::new(&[("session_memory", "2MiB")]);
     let shard = world.shard(None);

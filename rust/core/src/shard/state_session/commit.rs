@@ -47,7 +47,7 @@ impl StateSession {
         self.declared()?;
         let made = self.make_version(watermark);
         self.ended = Some(match &made {
-            Ok(_) => Error::closed("commit was called before: open a new session"),
+            Ok(_) => Error::closed("commit was already called; open a new session"),
             Err(error) => error.clone(),
         });
         if let Some(attached) = &mut self.attached {

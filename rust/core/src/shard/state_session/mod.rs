@@ -1,7 +1,8 @@
 //! State sessions: one execution of one shard's micro-batch by a stateful processor.
 //!
 //! call: the door; overlay: changes in memory or on the local disk over the version below; reads, timers: the calls that read;
-//! writes: those that change; sweep: the removal of expired entries; commit: the new version
+//! writes: those that change; sweep: the removal of expired entries; commit: the new version; in_memory: sessions for tests of
+//! processors
 //!
 //! Owns: the life of a session, from its opening to the commit that makes a version durable; its declared states.
 //! Does not own: which version is live (`transition`), how a version gets its handle (`seal`), what a kind of state does
@@ -20,6 +21,7 @@
 
 mod call;
 mod commit;
+mod in_memory;
 mod overlay;
 mod reads;
 mod sweep;
@@ -109,7 +111,7 @@ impl StateSession {
             stored_text,
             stored,
             declared: None,
-            overlay: Overlay::new(context.session_environment(), context.resources.clone()),
+            overlay: Overlay::new(context.session_environment(), Some(context.resources.clone())),
             hints: hints.unwrap_or_else(|| if of_nothing { StateHints::of_nothing() } else { StateHints::default() }),
             counters,
             opened,
@@ -119,6 +121,10 @@ impl StateSession {
 
     /// A session that starts from nothing and keeps nothing: what a batch DataFrame needs.
     pub fn ephemeral(environment: SessionEnvironment, resources: SharedResources) -> Self {
+        Self::without_shard(Overlay::new(environment, Some(resources)))
+    }
+
+    fn without_shard(overlay: Overlay) -> Self {
         Self {
             attached: None,
             groups: 1,
@@ -126,7 +132,7 @@ impl StateSession {
             stored_text: NO_STATES.to_owned(),
             stored: ProcessorCatalog::default(),
             declared: None,
-            overlay: Overlay::new(environment, resources),
+            overlay,
             hints: StateHints::of_nothing(),
             counters: SessionCounters::default(),
             opened: Instant::now(),
@@ -150,7 +156,7 @@ impl StateSession {
     pub(super) fn declare(&mut self, catalog: &str, now_millis: i64) -> Result<()> {
         self.check()?;
         if self.declared.is_some() {
-            return Err(Error::invalid("the states of a session were declared before"));
+            return Err(Error::invalid("the session has already declared its states; declare them once"));
         }
         let text = catalog.to_owned();
         let catalog = ProcessorCatalog::declare(catalog, &self.stored)?;
@@ -164,7 +170,7 @@ impl StateSession {
 
     fn declared(&self) -> Result<&Declared> {
         self.check()?;
-        self.declared.as_ref().ok_or_else(|| Error::invalid("a session without declared states; call declare first"))
+        self.declared.as_ref().ok_or_else(|| Error::invalid("the session has no declared states; call declare first"))
     }
 
     /// A declared state of one of these kinds.
@@ -173,7 +179,7 @@ impl StateSession {
         let DeclaredState { name, kind, ttl, .. } = catalog.state(id)?;
         if !kinds.contains(kind) {
             return Err(Error::invalid(format!(
-                "the state `{name}` is one of kind {}, which does not {what}",
+                "the state `{name}` has the kind {}, which does not {what}",
                 format!("{kind:?}").to_lowercase()
             )));
         }
@@ -187,7 +193,7 @@ impl StateSession {
             return Ok(group);
         }
         Err(Error::internal(format!(
-            "a key of key group {} in a shard with those from {} to {}",
+            "a key has the key group {}, but the shard has those from {} to {}",
             group.0, self.own_groups.start, self.own_groups.end
         )))
     }

@@ -11,7 +11,7 @@ use crate::shard::session_counters::SessionCounters;
 use crate::shard::session_environment::SessionEnvironment;
 use crate::shard::session_memory::SessionMemory;
 use crate::states::layers::Layers;
-use fastchangelog_format::error::Result;
+use fastchangelog_format::error::{Error, Result};
 use fastchangelog_state::keyed::KeyedState;
 use fastchangelog_state::rocks::SharedResources;
 
@@ -22,13 +22,14 @@ const OVERLAY_SHARE: u64 = 2;
 pub(super) struct Overlay {
     pub(super) layers: Layers,
     environment: SessionEnvironment,
-    resources: SharedResources,
+    /// None: the changes stay in memory.
+    resources: Option<SharedResources>,
     memory: SessionMemory,
     look_ups: LookUps,
 }
 
 impl Overlay {
-    pub(super) fn new(environment: SessionEnvironment, resources: SharedResources) -> Self {
+    pub(super) fn new(environment: SessionEnvironment, resources: Option<SharedResources>) -> Self {
         Self {
             layers: Layers::new(u64::MAX),
             memory: SessionMemory::new(&environment.budget, environment.session_memory),
@@ -36,6 +37,14 @@ impl Overlay {
             resources,
             look_ups: LookUps::default(),
         }
+    }
+
+    /// The same changes, for another session.
+    pub(super) fn copy(&self) -> Result<Self> {
+        let mut copy = Self::new(self.environment.clone(), self.resources.clone());
+        copy.layers = self.layers.copy()?;
+        copy.account();
+        Ok(copy)
     }
 
     pub(super) fn environment(&self) -> &SessionEnvironment {
@@ -69,8 +78,9 @@ impl Overlay {
     /// Moves all changes to the local disk.
     pub(super) fn spill(&mut self, counters: &mut SessionCounters) -> Result<()> {
         let SessionEnvironment { dir, failpoints, metrics, .. } = &self.environment;
+        let resources = self.resources.as_ref().ok_or_else(|| Error::internal("a session in memory cannot spill"))?;
         failpoints.hit("session.spill")?;
-        let bytes = self.layers.spill(dir, &self.resources)?;
+        let bytes = self.layers.spill(dir, resources)?;
         failpoints.hit("session.spilled")?;
         metrics.spills.add(1);
         metrics.spilled_bytes.add(bytes);

@@ -83,7 +83,7 @@ fn what_ends_leaves_as_fast_as_it_comes() {
 }
 
 #[test]
-fn invariant_1_what_stays_is_passed_as_the_changes_allow_and_the_walk_goes_on_where_it_was() {
+fn invariant_1_a_walk_passes_entries_by_changes_and_resumes() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let keys = names(0..5000);
@@ -161,7 +161,7 @@ fn chunks(shard: &Shard) -> (Vec<(u64, usize)>, Option<u64>) {
 }
 
 #[test]
-fn chunks_of_a_list_go_from_its_start_and_become_empty_behind_it() {
+fn chunks_of_a_list_go_from_its_start() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let list = [key("list")];
@@ -243,7 +243,7 @@ fn a_list_of_many_empty_chunks_goes_by_one_change() {
 }
 
 #[test]
-fn what_a_session_counts_is_in_the_metrics_of_the_process_once_it_has_committed() {
+fn counters_of_a_session_reach_the_process_with_its_commit() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let keys = names(0..3);

@@ -204,7 +204,7 @@ fn get(session: &mut StateSession, key: &Bytes) -> Result<Option<Bytes>> {
 }
 
 #[test]
-fn invariant_3_a_session_whose_version_is_not_live_any_more_is_told_to_try_again() {
+fn invariant_3_a_session_of_a_replaced_version_is_retryable() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let a = key("a");
@@ -231,7 +231,7 @@ fn invariant_3_a_session_whose_version_is_not_live_any_more_is_told_to_try_again
 }
 
 #[test]
-fn a_batch_without_changes_is_the_same_version_with_its_own_watermark_and_states() {
+fn a_batch_without_changes_keeps_its_version() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let a = key("a");
@@ -386,7 +386,7 @@ fn all_of_a_state_is_removed_by_one_change_of_each_key_group() {
 }
 
 #[test]
-fn invariant_4_a_session_that_failed_at_the_local_disk_gives_nothing_and_leaves_nothing() {
+fn invariant_4_a_session_that_failed_at_the_disk_leaves_nothing() {
     for point in ["session.spill", "session.spilled", "session.range", "session.before-persist", "session.durable"] {
         let mut world = World::new(&[TINY]);
         let shard = world.shard(None);

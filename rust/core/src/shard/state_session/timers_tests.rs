@@ -67,7 +67,7 @@ fn invariant_1_due_timers_come_in_order_page_after_page() {
 }
 
 #[test]
-fn invariant_1_due_timers_of_changes_on_the_local_disk_come_in_order() {
+fn invariant_1_due_timers_of_spilled_changes_come_in_order() {
     fire(&[("session_memory", "64KiB")]);
 }
 
@@ -78,7 +78,7 @@ fn long_timers(count: u32, bytes: usize) -> Vec<(i64, Bytes)> {
 }
 
 #[test]
-fn invariant_2_a_page_of_long_keys_ends_early_and_says_whether_there_are_more() {
+fn invariant_2_a_page_of_long_keys_ends_early() {
     const LONG: usize = 300 << 10;
     let mut world = World::new(&[]);
     let shard = world.shard(None);

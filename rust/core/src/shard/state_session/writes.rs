@@ -31,7 +31,7 @@ impl StateSession {
         let state = self.used(state, ANY, "change")?;
         self.overlay.environment().failpoints.hit("session.merge")?;
         if ops.null_count() > 0 {
-            return Err(Error::invalid("an operation is null: a call needs one for each key"));
+            return Err(Error::invalid("an operation is null; give one for each key"));
         }
         let ops = Ops::Each(ops.values());
         let (subs, values) = (subs.map(Bytes::Column), values.map(Bytes::Column));
