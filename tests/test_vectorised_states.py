@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 import fastchangelog as fc
+from fastchangelog.state import session as sessions
 from fastchangelog.testing import run_processor
-from fastchangelog.vectorised import session as sessions
 from fastchangelog.vectorised.context import Context
 from support.model import Model
 
@@ -231,8 +231,8 @@ def test_elements_and_entries_end_in_each_time_mode(mode: Any) -> None:
 def test_timers_are_those_of_a_set(mode: Any, page: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether changes of due timers are kept in memory or not."""
     monkeypatch.setattr("fastchangelog.vectorised.run._TIMERS_PAGE", page)
-    monkeypatch.setattr("fastchangelog.vectorised.timers._NOTICED", page)
-    monkeypatch.setattr("fastchangelog.vectorised.due_timers._KEPT_BYTES", kept)
+    monkeypatch.setattr("fastchangelog.state.timers._NOTICED", page)
+    monkeypatch.setattr("fastchangelog.state.due_timers._KEPT_BYTES", kept)
     rng = random.Random(7)
     batches, wanted, model = [], [], set()
     marks = [rng.randrange(100) for _ in range(30)]

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from fastchangelog.state.session import APPEND, CLEAR, DELETE, PUT
 from fastchangelog.testing.memory_session import MemorySession as FakeSession
 from fastchangelog.testing.memory_session import Store
-from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT
 
 __all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "FakeCodec", "FakeGrouper", "FakeSession", "Store"]
 

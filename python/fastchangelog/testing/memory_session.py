@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT
+from fastchangelog.state.session import APPEND, CLEAR, DELETE, PUT
 
 __all__ = ["ENTRY", "MemorySession", "Store"]
 
