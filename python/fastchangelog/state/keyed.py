@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from fastchangelog.fit.typed import Typed, batch_size_of
+from fastchangelog.state.calls import Clear, Count, Gets
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue
@@ -21,30 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["ByKey", "Clearable", "Counted", "Keyed", "MappingByKey"]
 
 
-class _Clears(Protocol):
-    def clear(self, keys: pa.Array) -> None: ...
-
-
-class _Scanned(Protocol):
-    def get(self, keys: pa.Array) -> pa.Array: ...
+class _Scans(Gets, Protocol):
     def scan(
         self, start: pa.Array | None, end: pa.Array | None, prefix: pa.Array | None, batch_size: int
     ) -> Iterator[pa.RecordBatch]: ...
 
 
-class _Mapped(_Scanned, Protocol):
+class _Contains(_Scans, Protocol):
     def contains(self, keys: pa.Array) -> pa.BooleanArray: ...
 
 
-class _Counts(_Clears, Protocol):
-    def lengths(self, keys: pa.Array) -> pa.Int64Array: ...
-
-
 K = TypeVar("K")
-C = TypeVar("C", bound=_Clears)
-L = TypeVar("L", bound=_Counts)
-N = TypeVar("N", bound=_Scanned)
-M = TypeVar("M", bound=_Mapped)
+Scan = TypeVar("Scan", bound=_Scans)
+Contain = TypeVar("Contain", bound=_Contains)
 
 
 class Keyed(Generic[K]):
@@ -127,7 +117,7 @@ class Keyed(Generic[K]):
         return f"{type(self).__name__}({self.name!r}, key={self.key_type}, value={self.value_type})"
 
 
-class Clearable(Keyed[C]):
+class Clearable(Keyed[Clear]):
     """Base of those of which a key is cleared: maps, lists, aggregates."""
 
     def clear(self, key: KeyLike) -> None:
@@ -173,7 +163,7 @@ class Clearable(Keyed[C]):
         self.clear(key)
 
 
-class Counted(Clearable[L]):
+class Counted(Clearable[Count]):
     """Base of those with many entries for each key: maps, lists."""
 
     def length_many(self, keys: ArrowArrayLike) -> pa.Int64Array:
@@ -198,7 +188,7 @@ class Counted(Clearable[L]):
         return int(self._native.lengths(self._keys.one(key))[0].as_py())
 
 
-class ByKey(Keyed[N]):
+class ByKey(Keyed[Scan]):
     """Base of the collections with one entry for each key: a value, a list, results."""
 
     def get(self, key: KeyLike, default: PythonValue = None) -> PythonValue:
@@ -298,7 +288,7 @@ class ByKey(Keyed[N]):
         return any(batch.num_rows for batch in self.scan(batch_size=1))
 
 
-class MappingByKey(ByKey[M], Mapping["KeyLike", "PythonValue"]):
+class MappingByKey(ByKey[Contain], Mapping["KeyLike", "PythonValue"]):
     """Base of those that are mappings: from keys to a value, or to results."""
 
     def keys(self) -> KeysView[PythonValue]:

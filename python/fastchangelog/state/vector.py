@@ -6,11 +6,12 @@ Does not own: what a kind holds for each key (its own module), keys in work (`ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
 from fastchangelog.fit.typed import Typed, rows_of
+from fastchangelog.state.calls import Clear, Count, Get
 from fastchangelog.state.keys import BatchKeys
 
 if TYPE_CHECKING:
@@ -27,22 +28,7 @@ class Columns(Typed):
         return rows_of(data, self.type, f"{self.what}s")
 
 
-class _Gets(Protocol):
-    def get(self, keys: pa.BinaryArray) -> pa.Array: ...
-
-
-class _Clears(Protocol):
-    def clear(self, keys: pa.BinaryArray) -> None: ...
-
-
-class _Counts(_Clears, Protocol):
-    def lengths(self, keys: pa.BinaryArray) -> pa.Int64Array: ...
-
-
 H = TypeVar("H")
-G = TypeVar("G", bound=_Gets)
-C = TypeVar("C", bound=_Clears)
-L = TypeVar("L", bound=_Counts)
 
 
 class VectorState(Generic[H]):
@@ -59,7 +45,7 @@ class VectorState(Generic[H]):
         self._values = Columns(f"state `{name}`: value", declared)
 
 
-class VectorByKey(VectorState[G]):
+class VectorByKey(VectorState[Get]):
     """Base of those with one entry for each key: a value, a list, results."""
 
     def get(self, keys: ArrowArrayLike) -> pa.Array:
@@ -76,7 +62,7 @@ class VectorByKey(VectorState[G]):
         return self.calls.get(self._keys.many(keys))
 
 
-class VectorClearable(VectorState[C]):
+class VectorClearable(VectorState[Clear]):
     """Base of those of which a key is cleared: maps, lists, aggregates."""
 
     def clear(self, keys: ArrowArrayLike) -> None:
@@ -90,7 +76,7 @@ class VectorClearable(VectorState[C]):
         self.calls.clear(self._keys.many(keys))
 
 
-class VectorCounted(VectorClearable[L]):
+class VectorCounted(VectorClearable[Count]):
     """Base of those with many entries for each key: maps, lists."""
 
     def length(self, keys: ArrowArrayLike) -> pa.Int64Array:
