@@ -369,10 +369,9 @@ class State(Closing):
         """
         declared = pa.struct([]) if value is None else arrow_type("value", value)
         calls, rows = calls_of(aggregates, named, declared)
-        key_type = arrow_type("key", key)
-        kept = pa.schema([("key", key_type), ("value", rows.kept_type)])
+        kept = pa.schema([("key", arrow_type("key", key)), ("value", rows.kept_type)])
         native = _internal.AggregatingState(self._native, name, kept, calls, ansi, ttl_millis(ttl))
-        return AggregatingState(self, native, name, pa.schema([("key", key_type), ("value", declared)]), rows)
+        return AggregatingState(self, native, name, kept, rows)
 
     def timers(self, name: str, key: DataTypeLike) -> TimerState:
         """Times by key, in order: an iterator gives what is due.

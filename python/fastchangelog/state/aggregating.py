@@ -147,7 +147,7 @@ class AggregatingState(Clearable[_internal.AggregatingState], MappingByKey[_inte
     def __init__(
         self, state: object, native: _internal.AggregatingState, name: str, schema: pa.Schema, rows: Rows
     ) -> None:
-        super().__init__(state, native, name, schema)
+        super().__init__(state, native, name, schema.set(1, pa.field("value", rows.declared)))
         self._values = Typed("row", self.value_type)
         self._rows = rows
         self.result_type: pa.DataType = pa.schema(native.result_schema()).field(0).type
