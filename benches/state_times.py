@@ -31,7 +31,7 @@ from fastchangelog.options import existing_folder, gather_storage_options, local
 
 if TYPE_CHECKING:
     from fastchangelog.embedded.state import State
-    from fastchangelog.embedded.value_state import ValueState
+    from fastchangelog.state.value import ValueState
 
 FOLDER = "fastchangelog-bench-"
 """The folder of a run begins with this; it is removed at the end."""

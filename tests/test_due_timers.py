@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastchangelog.vectorised import due_timers
-from fastchangelog.vectorised.due_timers import DueTimers, Timer
+from fastchangelog.state import due_timers
+from fastchangelog.state.due_timers import DueTimers, Timer
 
 FIRST = 200_000
 

@@ -1,6 +1,6 @@
 """Values are kept or refused, never changed: one rule for one value and for many, whatever carries them.
 
-Owns: the rule of `embedded.fit_value` and `embedded.fit_array`, and that every way into a state goes by it.
+Owns: the rule of `fit.values` and `fit.arrays`, and that every way into a state goes by it.
 Does not own: what a state does with values that fit (`test_embedded_state`, `test_embedded_collections`).
 """
 
@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 
 import fastchangelog as fc
-from fastchangelog.embedded.arrow import Typed
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import Typed
 from fastchangelog.schema import arrow_type
 from fastchangelog.testing import run_processor
 from fastchangelog.vectorised.context import Context

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pytest
 
 import fastchangelog as fc
-from fastchangelog.embedded.arrow import Typed
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import Typed
 from fastchangelog.schema import arrow_type
 
 UTC = dt.timezone.utc

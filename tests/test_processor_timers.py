@@ -357,7 +357,7 @@ def test_pages_change_nothing(
     monkeypatch.setattr("support.processor_runs.FakeSession", session)
     monkeypatch.setattr("fastchangelog.spark.processor.run._TIMERS_PAGE", page)
     monkeypatch.setattr("fastchangelog.spark.processor.run.spill_folder", lambda: str(tmp_path))
-    monkeypatch.setattr("fastchangelog.vectorised.due_timers._KEPT_BYTES", 300 * kept)
+    monkeypatch.setattr("fastchangelog.state.due_timers._KEPT_BYTES", 300 * kept)
     model = Settled(seed)
     rng = model.rng
     runner = Runner(lambda: Changing(model), time_mode="processingtime")

@@ -1,7 +1,8 @@
 """Lists, maps and timers of vectorised processors, over a session in memory.
 
-Owns: models of each over random batches, with restarts between batches; refusals.
-Does not own: values, whole keys (`test_vectorised`), aggregates (`test_vectorised_aggregates`).
+Owns: a model of timers over random batches, with restarts between batches; times to live, refusals.
+Does not own: a model of each kind (`test_state_faces`), whole keys (`test_vectorised`), aggregates
+(`test_vectorised_aggregates`).
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ import pytest
 import fastchangelog as fc
 from fastchangelog import _internal
 from fastchangelog.testing import run_processor
-from fastchangelog.vectorised import session as sessions
 from fastchangelog.vectorised.context import Context
 from support.fake_state_session import FakeSession
-from support.model import Model
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -58,55 +57,6 @@ def rows(*pairs: tuple[Any, ...]) -> pa.Table:
 
 def shown(keys: Any, **columns: Any) -> list[pa.RecordBatch]:
     return [pa.record_batch({"k": keys.field("k"), **columns})]
-
-
-def test_lists_are_those_of_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_BYTES_PER_KEY", 30)
-    monkeypatch.setattr(sessions, "_PAGE_BYTES", 20)
-    monkeypatch.setattr(sessions, "_KEYS", 2)
-    rng = random.Random(5)
-    model = Model()
-    batches, wanted = [], []
-    for _ in range(25):
-        pairs = [(rng.choice("abcde"), rng.randrange(100)) for _ in range(rng.randrange(1, 12))]
-        batches.append(rows(*pairs))
-        action = pairs[0][1] % 4
-        for k in sorted({k for k, _ in pairs}):
-            values = [v for other, v in pairs if other == k]
-            if action == 1:
-                model.of(k).replace(*values)
-            elif action == 2:
-                model.of(k).replace()
-            else:
-                model.of(k).append(*values)
-        wanted.append({k: model.of(k).listed or None for k in {k for k, _ in pairs}})
-    numbers = iter(range(25))
-
-    def work(code: Code, batch: Any) -> Any:
-        action = batches[next(numbers)]["v"][0].as_py() % 4
-        if action == 0:
-            code.list.append(batch.row_keys, batch.rows["v"])
-        elif action == 1:
-            code.list.put(batch.keys, batch.lists("v"))
-        elif action == 2:
-            code.list.clear(batch.keys)
-        else:
-            code.list.extend(batch.keys, batch.lists("v"))
-        found = code.list.get(batch.keys)
-        lengths = [len(one or ()) for one in found.to_pylist()]
-        assert code.list.length(batch.keys).to_pylist() == lengths
-        return shown(batch.keys, found=found)
-
-    answered = run_processor(Shared(work), batches)
-    assert [{row["k"]: row["found"] for row in table.to_pylist()} for table in answered] == wanted
-    assert max(len(found or ()) for table in wanted for found in table.values()) > 5
-
-
-class Shared(Code):
-    """The function is the same one in all copies."""
-
-    def __deepcopy__(self, memo: Any) -> Shared:
-        return Shared(self.run, self.fire, self.ttl)
 
 
 class AllReads(fc.Processor):
@@ -157,54 +107,6 @@ def test_of_equal_keys_the_last_list_counts() -> None:
     assert table.to_pylist() == [{"k": "a", "found": [2, 3]}, {"k": "b", "found": None}]
 
 
-def test_maps_are_those_of_a_dict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_BYTES_PER_KEY", 30)
-    monkeypatch.setattr(sessions, "_PAGE_BYTES", 20)
-    rng = random.Random(6)
-    model = Model()
-    batches, wanted = [], []
-    for _ in range(25):
-        pairs = [(rng.choice("abc"), rng.randrange(1000)) for _ in range(rng.randrange(1, 12))]
-        batches.append(rows(*pairs))
-        action = pairs[0][1] % 4
-        for k in sorted({k for k, _ in pairs}):
-            kept = model.of(k)
-            for v in [v for other, v in pairs if other == k]:
-                name = f"m{v % 7}"
-                if action == 1:
-                    kept.remove(name)
-                elif action == 2:
-                    kept.entries.clear()
-                elif v % 3 == 0:
-                    kept.remove(name)
-                else:
-                    kept.put(name, v)
-        wanted.append({k: sorted(model.of(k).mapped.items()) or None for k in {k for k, _ in pairs}})
-    numbers = iter(range(25))
-
-    def work(code: Code, batch: Any) -> Any:
-        values = batch.rows["v"].to_pylist()
-        names = [f"m{v % 7}" for v in values]
-        action = batches[next(numbers)]["v"][0].as_py() % 4
-        if action == 1:
-            code.map.delete(batch.row_keys, names)
-        elif action == 2:
-            code.map.clear(batch.keys)
-        else:
-            code.map.put(batch.row_keys, names, [None if v % 3 == 0 else v for v in values])
-        found = code.map.entries(batch.keys)
-        maps = [dict(one or ()) for one in found.to_pylist()]
-        assert code.map.length(batch.keys).to_pylist() == [len(one) for one in maps]
-        of_rows = [maps[batch.keys.to_pylist().index(key)] for key in batch.row_keys.to_pylist()]
-        got = code.map.get(batch.row_keys, names)
-        assert got.to_pylist() == [one.get(name) for one, name in zip(of_rows, names)]
-        assert code.map.contains(batch.row_keys, names).to_pylist() == [n in one for one, n in zip(of_rows, names)]
-        return shown(batch.keys, found=found)
-
-    answered = run_processor(Shared(work), batches)
-    assert [{row["k"]: row["found"] for row in table.to_pylist()} for table in answered] == wanted
-
-
 def test_structs_in_maps() -> None:
     def work(code: Code, batch: Any) -> Any:
         code.pairs.put(["a", "a"], [{"a": 1}, {"a": None}], [{"b": "x"}, ("y",)])
@@ -234,8 +136,8 @@ def test_elements_and_entries_end_in_each_time_mode(mode: Any) -> None:
 def test_timers_are_those_of_a_set(mode: Any, page: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether changes of due timers are kept in memory or not."""
     monkeypatch.setattr("fastchangelog.vectorised.run._TIMERS_PAGE", page)
-    monkeypatch.setattr("fastchangelog.vectorised.timers._NOTICED", page)
-    monkeypatch.setattr("fastchangelog.vectorised.due_timers._KEPT_BYTES", kept)
+    monkeypatch.setattr("fastchangelog.state.timers._NOTICED", page)
+    monkeypatch.setattr("fastchangelog.state.due_timers._KEPT_BYTES", kept)
     rng = random.Random(7)
     batches, wanted, model = [], [], set()
     marks = [rng.randrange(100) for _ in range(30)]

@@ -43,24 +43,20 @@ if TYPE_CHECKING:
     from fastchangelog import spark  # noqa: F401 outside of __all__: it needs PySpark
     from fastchangelog._internal import __version__
     from fastchangelog.changelog import Change, ChangelogHandle, ChangelogReader, ChangelogStorage, ChangelogWriter
-    from fastchangelog.embedded.aggregating_state import AggregatingState
     from fastchangelog.embedded.handle import StateHandle
-    from fastchangelog.embedded.list_state import ListState
-    from fastchangelog.embedded.map_state import MapState
     from fastchangelog.embedded.state import State, open_state
-    from fastchangelog.embedded.timer_state import TimerState
-    from fastchangelog.embedded.value_state import ValueState
     from fastchangelog.materialization.policy import MaterializationPolicy
     from fastchangelog.process_metrics import metrics
-    from fastchangelog.vectorised.aggregating_state import VectorAggregatingState
+    from fastchangelog.state.aggregating import AggregatingState, VectorAggregatingState
+    from fastchangelog.state.list import ListState, VectorListState
+    from fastchangelog.state.map import MapState, VectorMapState
+    from fastchangelog.state.timers import TimerState
+    from fastchangelog.state.value import ValueState, VectorValueState
     from fastchangelog.vectorised.batch import Batch
     from fastchangelog.vectorised.context import Context
     from fastchangelog.vectorised.counters import Counter
-    from fastchangelog.vectorised.list_state import VectorListState
-    from fastchangelog.vectorised.map_state import VectorMapState
     from fastchangelog.vectorised.processor import Processor
     from fastchangelog.vectorised.timers import Timers
-    from fastchangelog.vectorised.value_state import VectorValueState
 
 __all__ = [
     "Aggregate",
@@ -107,7 +103,7 @@ __all__ = [
 
 #: Public name -> the module that holds it; None where the name is the module.
 _LAZY: dict[str, str | None] = {
-    "AggregatingState": "fastchangelog.embedded.aggregating_state",
+    "AggregatingState": "fastchangelog.state.aggregating",
     "Batch": "fastchangelog.vectorised.batch",
     "Change": "fastchangelog.changelog",
     "ChangelogHandle": "fastchangelog.changelog",
@@ -116,19 +112,19 @@ _LAZY: dict[str, str | None] = {
     "ChangelogWriter": "fastchangelog.changelog",
     "Context": "fastchangelog.vectorised.context",
     "Counter": "fastchangelog.vectorised.counters",
-    "ListState": "fastchangelog.embedded.list_state",
-    "MapState": "fastchangelog.embedded.map_state",
+    "ListState": "fastchangelog.state.list",
+    "MapState": "fastchangelog.state.map",
     "MaterializationPolicy": "fastchangelog.materialization.policy",
     "Processor": "fastchangelog.vectorised.processor",
     "State": "fastchangelog.embedded.state",
     "StateHandle": "fastchangelog.embedded.handle",
-    "TimerState": "fastchangelog.embedded.timer_state",
+    "TimerState": "fastchangelog.state.timers",
     "Timers": "fastchangelog.vectorised.timers",
-    "ValueState": "fastchangelog.embedded.value_state",
-    "VectorAggregatingState": "fastchangelog.vectorised.aggregating_state",
-    "VectorListState": "fastchangelog.vectorised.list_state",
-    "VectorMapState": "fastchangelog.vectorised.map_state",
-    "VectorValueState": "fastchangelog.vectorised.value_state",
+    "ValueState": "fastchangelog.state.value",
+    "VectorAggregatingState": "fastchangelog.state.aggregating",
+    "VectorListState": "fastchangelog.state.list",
+    "VectorMapState": "fastchangelog.state.map",
+    "VectorValueState": "fastchangelog.state.value",
     "__version__": "fastchangelog._internal",
     "metrics": "fastchangelog.process_metrics",
     "open_state": "fastchangelog.embedded.state",

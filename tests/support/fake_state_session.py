@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastchangelog._internal import StateSession
-from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT
+from fastchangelog.state.session import APPEND, CLEAR, DELETE, PUT
 
 __all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "FakeCodec", "FakeGrouper", "FakeSession", "Store"]
 

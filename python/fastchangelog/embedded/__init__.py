@@ -1,7 +1,7 @@
 """Embedded state: keyed state inside the program's own process, without Spark.
 
-Owns: nothing itself. `state` opens a state and takes checkpoints; each kind of collection has a module.
-Does not own: any behaviour of the state: the core does (`rust/core/src/embedded`).
+Owns: nothing itself. `state` opens a state and takes checkpoints.
+Does not own: the collections (`fastchangelog.state`), any behaviour of the state (the core, `rust/core/src/embedded`).
 
 A change is visible at once to all readers of the same object. It is durable when `checkpoint` has returned: the net
 effect since the last checkpoint goes to the log in the object store, and the next `open_state` of that folder finds it.

@@ -1,7 +1,7 @@
 """Opening an embedded state, its checkpoints, its collections.
 
 Owns: Python's view of a state, its futures, its lifetime. Does not own: any behaviour of the state (the core), the
-collections (a module each), its materialization (`materialization.embedded`).
+collections (`fastchangelog.state`), its materialization (`materialization.embedded`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.closing import Closing
-from fastchangelog.embedded.aggregating_state import AggregatingState, calls_of
 from fastchangelog.embedded.handle import StateHandle
-from fastchangelog.embedded.list_state import ListState
-from fastchangelog.embedded.map_state import MapState
-from fastchangelog.embedded.timer_state import TimerState
-from fastchangelog.embedded.times import clock_millis, ttl_millis
-from fastchangelog.embedded.value_state import ValueState
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 from fastchangelog.futures import CallbackThread, CoreFuture, resolve_future
@@ -33,6 +27,13 @@ from fastchangelog.materialization.embedded import EmbeddedMaterializer
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.options import gather_options, gather_storage_options, request_credentials, split_provider
 from fastchangelog.schema import arrow_type
+from fastchangelog.state.aggregates import calls_of
+from fastchangelog.state.aggregating import AggregatingState
+from fastchangelog.state.list import ListState
+from fastchangelog.state.map import MapState
+from fastchangelog.state.timers import TimerState
+from fastchangelog.state.times import clock_millis, ttl_millis
+from fastchangelog.state.value import ValueState
 
 if TYPE_CHECKING:
     from fastchangelog.types import DataTypeLike, Duration, Options, PathLike, SavepointFormat, StorageOptions
@@ -368,10 +369,9 @@ class State(Closing):
         """
         declared = pa.struct([]) if value is None else arrow_type("value", value)
         calls, rows = calls_of(aggregates, named, declared)
-        key_type = arrow_type("key", key)
-        kept = pa.schema([("key", key_type), ("value", rows.kept_type)])
+        kept = pa.schema([("key", arrow_type("key", key)), ("value", rows.kept_type)])
         native = _internal.AggregatingState(self._native, name, kept, calls, ansi, ttl_millis(ttl))
-        return AggregatingState(self, native, name, pa.schema([("key", key_type), ("value", declared)]), rows)
+        return AggregatingState(self, native, name, kept, rows)
 
     def timers(self, name: str, key: DataTypeLike) -> TimerState:
         """Times by key, in order: an iterator gives what is due.

@@ -18,15 +18,15 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS
-from fastchangelog.embedded.fit_array import table_of
-from fastchangelog.embedded.times import micros_of
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.arrays import table_of
 from fastchangelog.schema import arrow_type
+from fastchangelog.state.session import SessionLike
+from fastchangelog.state.times import micros_of
+from fastchangelog.vectorised.chunks import by_key
 from fastchangelog.vectorised.context import Declared
-from fastchangelog.vectorised.keys import by_key
 from fastchangelog.vectorised.processor import Processor
 from fastchangelog.vectorised.run import Place, Times, VectorRun
-from fastchangelog.vectorised.session import SessionLike
 
 if TYPE_CHECKING:
     from fastchangelog.types import DataTypeLike

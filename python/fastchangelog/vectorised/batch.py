@@ -1,7 +1,7 @@
 """The rows of whole keys, as a vectorised processor gets them.
 
 Owns: `Batch`, and joining a key that goes on over several chunks.
-Does not own: sorting rows by key (the Rust grouper), states (`state`), what aggregates are (`aggregates`).
+Does not own: sorting rows by key (the Rust grouper), states and aggregates (`fastchangelog.state`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
-from fastchangelog.vectorised.aggregates import Aggregates
-from fastchangelog.vectorised.session import RowChunkLike
+from fastchangelog.state.aggregates import Aggregates
+from fastchangelog.vectorised.chunks import RowChunkLike
 
 __all__ = ["Batch", "whole_keys"]
 

@@ -1,30 +1,30 @@
 """What `open` of a vectorised processor is given.
 
 Owns: `Context`: states, timers, counters and the times of the batch; checks of declarations.
-Does not own: states (`state`), timers (`timers`), the base class of user code (`processor`).
+Does not own: states and timers (`fastchangelog.state`), the base class of user code (`processor`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from fastchangelog.catalog import AccumulatorLayout
-from fastchangelog.embedded.times import ttl_millis
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 from fastchangelog.schema import arrow_type
-from fastchangelog.vectorised.aggregating_state import VectorAggregatingState
+from fastchangelog.state.aggregating import VectorAggregatingState
+from fastchangelog.state.keys import BatchKeys
+from fastchangelog.state.list import VectorListState
+from fastchangelog.state.map import VectorMapState
+from fastchangelog.state.timers import VectorTimers
+from fastchangelog.state.times import ttl_millis
+from fastchangelog.state.value import VectorValueState
+from fastchangelog.state.vector import VectorState
 from fastchangelog.vectorised.counters import Metrics
-from fastchangelog.vectorised.keys import BatchKeys
-from fastchangelog.vectorised.list_state import VectorListState
-from fastchangelog.vectorised.map_state import VectorMapState
-from fastchangelog.vectorised.state import VectorState
-from fastchangelog.vectorised.timers import TimerChanges
-from fastchangelog.vectorised.value_state import VectorValueState
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, DataTypeLike, Duration
@@ -45,7 +45,7 @@ class Declared:
     #: Of a map: the struct of its keys; a plain type is its field `key`.
     map_key: pa.DataType | None
     ttl_millis: int | None
-    state: VectorState
+    state: VectorState[Any]
     #: Of aggregates.
     accumulators: AccumulatorLayout | None = None
 
@@ -67,7 +67,7 @@ class Context:
         """The keys in work; of this package."""
         self.declared: dict[str, Declared] = {}
         """What `open` declared, by name; of this package."""
-        self.timers = TimerChanges(self.batch_keys, time_mode)
+        self.timers = VectorTimers(self.batch_keys, time_mode)
         """Registers and deletes timers; of this package."""
 
     @property
@@ -141,7 +141,7 @@ class Context:
         if not pa.types.is_map(declared):
             raise InvalidArgumentError(f'state `{name}`: {declared} is no map; write "map<string, long>"')
         state = VectorMapState(name, declared, self.batch_keys)
-        self._declare("map", state, state.map_key_form.kept, ttl)
+        self._declare("map", state, state.calls.map_keys.kept, ttl)
         return state
 
     def aggregating_state(
@@ -165,7 +165,7 @@ class Context:
         """
         rows = arrow_type(f"state `{name}`", schema)
         state = VectorAggregatingState(name, rows, named, self.batch_keys, ansi=self._ansi)
-        self._declare("aggregating", state, None, ttl, state.layout)
+        self._declare("aggregating", state, None, ttl, state.calls.layout)
         return state
 
     def register_timers(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
@@ -207,7 +207,7 @@ class Context:
     def _declare(
         self,
         kind: Literal["value", "list", "map", "aggregating"],
-        state: VectorState,
+        state: VectorState[Any],
         map_key: pa.DataType | None,
         ttl: Duration | None,
         accumulators: AccumulatorLayout | None = None,
@@ -222,5 +222,5 @@ class Context:
             )
         if name in self.declared:
             raise InvalidArgumentError(f"the state `{name}` is declared twice; give each state a name of its own")
-        kept = state.form.kept
+        kept = state.calls.form.kept
         self.declared[name] = Declared(name, kind, kept, map_key, ttl_millis(ttl), state, accumulators)

@@ -16,13 +16,14 @@ from typing import Any
 import pyarrow as pa
 
 from fastchangelog.catalog import TIMERS
-from fastchangelog.embedded.arrow import many_of
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import many_of
+from fastchangelog.state.due_timers import DueTimers
+from fastchangelog.state.session import Codec, CodecMaker, SessionLike
 from fastchangelog.vectorised.batch import Batch, whole_keys
+from fastchangelog.vectorised.chunks import RowChunkLike
 from fastchangelog.vectorised.context import Context, Declared
-from fastchangelog.vectorised.due_timers import DueTimers
 from fastchangelog.vectorised.processor import Processor
-from fastchangelog.vectorised.session import Codec, CodecMaker, RowChunkLike, SessionLike
 from fastchangelog.vectorised.timers import Timers, one_for_each_key, shown_times
 
 __all__ = ["Place", "Times", "VectorRun", "opened"]
@@ -89,9 +90,9 @@ class VectorRun:
             codec = None
             if place.versions:
                 codec = make_codec(found.map_key or key_type, place.versions[place.current], list(place.versions))
-            found.state.bind(session, place.id, codec, ends)
+            found.state.calls.bind(session, place.id, codec, ends)
         if TIMERS in places:
-            self.context.timers.bind(session, places[TIMERS].id)
+            self.context.timers.calls.bind(session, places[TIMERS].id)
 
     @property
     def counted(self) -> dict[str, int]:
@@ -126,7 +127,7 @@ class VectorRun:
             yield from self._fire(due, schema)
 
     def _fire(self, due: DueTimers, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-        keys, changes = self.context.batch_keys, self.context.timers
+        keys, changes = self.context.batch_keys, self.context.timers.calls
         changes.begin_firing(due)
         while page := due.next_page():
             for part in one_for_each_key(page):

@@ -1,7 +1,7 @@
 """What a processor's run is given: the driver's decisions, and the shape of sessions and chunks.
 
 Owns: `ProcessorSpec`. Does not own: the protocols that a session, a chunk of rows and a codec of a state fulfil
-(`fastchangelog.vectorised.session`), where they come from (Spark's operator, a batch DataFrame, a test), how they are
+(`fastchangelog.state.session`), where they come from (Spark's operator, a batch DataFrame, a test), how they are
 used (`run`).
 """
 
@@ -15,7 +15,8 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.task import OTHER_THREAD
-from fastchangelog.vectorised.session import Codec, CodecMaker, GroupedRows, RowChunkLike, SessionLike
+from fastchangelog.state.session import Codec, CodecMaker, SessionLike
+from fastchangelog.vectorised.chunks import GroupedRows, RowChunkLike
 
 __all__ = [
     "Codec",

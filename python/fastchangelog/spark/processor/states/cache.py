@@ -27,7 +27,7 @@ from fastchangelog.spark.processor.spark_errors import CREATED, PRE_INIT, spark_
 from fastchangelog.spark.processor.spec import Codec, SessionLike
 from fastchangelog.spark.types.columns import list_slices
 from fastchangelog.spark.types.state_type import Refused, StateType, UnencodableRow
-from fastchangelog.vectorised.session import APPEND, CLEAR, DELETE, PUT, cursor_behind
+from fastchangelog.state.session import APPEND, CLEAR, DELETE, PUT, cursor_behind
 
 __all__ = ["APPEND", "CLEAR", "DELETE", "PUT", "CachedState", "EntryPages", "OpenPages", "Scope"]
 

@@ -2,7 +2,7 @@
 
 Owns: the timers of the keys in work (`TimerCache`), the order in which they are listed, and of those that are due at
 one time.
-Does not own: which timers are due, in which order (`fastchangelog.vectorised.due_timers`), calls of user code (`run`),
+Does not own: which timers are due, in which order (`fastchangelog.state.due_timers`), calls of user code (`run`),
 where timers are stored (the session; they are written like entries of a map whose key is the time).
 
 A timer that a handler registers for the time that is firing goes with the fired one.
@@ -25,7 +25,7 @@ from fastchangelog.spark.processor.spec import TimeMode
 from fastchangelog.spark.processor.states.cache import DELETE, PUT, CachedState, Scope
 from fastchangelog.spark.processor.states.order import number_bytes, spark_places
 from fastchangelog.spark.types.state_type import StateType
-from fastchangelog.vectorised.due_timers import DueTimers, Timer, encoded_times
+from fastchangelog.state.due_timers import DueTimers, Timer, encoded_times
 
 __all__ = ["TIMERS", "DueTimers", "TimerCache", "TimerOrder", "encoded_times"]
 

@@ -1,6 +1,6 @@
 """Why a value does not fit its type.
 
-Owns: the error inside this package, with the place in the value. Does not own: what users see of it (`arrow`).
+Owns: the error inside this package, with the place in the value. Does not own: what users see of it (`typed`).
 """
 
 from __future__ import annotations

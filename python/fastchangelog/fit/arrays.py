@@ -1,7 +1,7 @@
 """Arrays of Arrow, numpy, pandas and other libraries as arrays of a declared type: the same values, or an error.
 
 Owns: which kinds of data are arrays, which layouts and types fit a type, what Python could not read back.
-Does not own: the rule for one value (`fit_value`), the text around an error (`arrow`).
+Does not own: the rule for one value (`values`), the text around an error (`typed`).
 
 Layouts are free: large and view types, dictionaries, runs, the order of fields, units of time. The kind of a value is
 not: a number is no text, a time without a zone is no moment.
@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastchangelog.embedded.fit_time import LAST_MICROS
-from fastchangelog.embedded.fit_value import is_list, is_map, is_text, value_fit
-from fastchangelog.embedded.misfit import Misfit
+from fastchangelog.fit.misfit import Misfit
+from fastchangelog.fit.times import LAST_MICROS
+from fastchangelog.fit.values import is_list, is_map, is_text, value_fit
 
 __all__ = ["array_of", "check_readable", "fit", "fit_all", "fit_columns", "is_frame", "is_temporal", "table_of"]
 
@@ -216,7 +216,7 @@ def fit(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     [1, None]
     >>> fit(pa.array([1, 2]), pa.string())
     Traceback (most recent call last):
-    fastchangelog.embedded.misfit.Misfit: an array of int64 came
+    fastchangelog.fit.misfit.Misfit: an array of int64 came
     """
     given = array.type
     if given == wanted:
@@ -420,7 +420,7 @@ def check_readable(array: pa.Array) -> None:
 
     >>> check_readable(pa.array([2**62]).cast(pa.timestamp("us")))
     Traceback (most recent call last):
-    fastchangelog.embedded.misfit.Misfit: 4611686018427387904 of timestamp[us] is beyond the years 1 to 9999
+    fastchangelog.fit.misfit.Misfit: 4611686018427387904 of timestamp[us] is beyond the years 1 to 9999
     """
     dtype = array.type
     if not is_temporal(dtype):

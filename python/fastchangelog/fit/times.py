@@ -1,7 +1,7 @@
 """Dates and times of Python, numpy and pandas as Arrow's numbers: the same values, or an error.
 
 Owns: which values are dates, moments, clock times, durations and times of a day, and their exact numbers.
-Does not own: all other values, and what a null is (`fit_value`).
+Does not own: all other values, and what a null is (`values`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastchangelog.embedded.misfit import Misfit, shown
+from fastchangelog.fit.misfit import Misfit, shown
 
 __all__ = ["LAST_MICROS", "clock_time", "duration", "exact_date", "moment", "time_of_day"]
 

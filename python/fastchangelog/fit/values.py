@@ -1,8 +1,8 @@
 """One value of Python, numpy or pandas as a declared type has it: the same value, or an error.
 
 Owns: for each Arrow type, which Python values fit it, and what each becomes for `pyarrow.array`.
-Does not own: dates and times (`fit_time`), Arrow's and numpy's arrays (`fit_array`, by the same rule), the text around
-an error (`arrow`).
+Does not own: dates and times (`times`), Arrow's and numpy's arrays (`arrays`, by the same rule), the text around
+an error (`typed`).
 
 A value is kept or refused, never changed. docs/state.md has the rule for users.
 """
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fastchangelog.embedded.fit_time import clock_time, duration, exact_date, moment, time_of_day
-from fastchangelog.embedded.misfit import Misfit, shown
+from fastchangelog.fit.misfit import Misfit, shown
+from fastchangelog.fit.times import clock_time, duration, exact_date, moment, time_of_day
 
 __all__ = ["Fit", "is_list", "is_map", "is_text", "value_fit"]
 
@@ -77,7 +77,7 @@ def value_fit(dtype: pa.DataType) -> Fit:
     (True, 2, None)
     >>> convert(1.9)
     Traceback (most recent call last):
-    fastchangelog.embedded.misfit.Misfit: 1.9 has a fraction
+    fastchangelog.fit.misfit.Misfit: 1.9 has a fraction
     """
     plain, convert = _of_type(dtype)
     usual = _usual(dtype)

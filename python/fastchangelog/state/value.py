@@ -1,7 +1,7 @@
 """One value for each key.
 
-Owns: Python's view of it: a mutable mapping for single keys, Arrow for many keys at once.
-Does not own: how values are stored (the core), opening a state (`embedded.state`).
+Owns: Python's view of it: a mutable mapping for single keys, Arrow for many keys at once; its calls in a session.
+Does not own: how values are stored (the core), opening a state (`embedded.state`), processors (`vectorised`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,68 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import pairs_of
-from fastchangelog.embedded.keyed import MappingByKey
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import pairs_of
+from fastchangelog.state.in_session import ValuesInSession
+from fastchangelog.state.keyed import MappingByKey
+from fastchangelog.state.keys import BatchKeys
+from fastchangelog.state.session import DELETE
+from fastchangelog.state.vector import VectorByKey
 
 if TYPE_CHECKING:
-    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, ValueLike
+    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, RowsLike, ValueLike
 
-__all__ = ["ValueState"]
+__all__ = ["ValueInSession", "ValueState", "VectorValueState"]
+
+
+class ValueInSession(ValuesInSession):
+    """The calls of a state of values, as `_internal.ValueState` has them."""
+
+    def get(self, keys: pa.BinaryArray) -> pa.Array:
+        """The values; null where there is none."""
+        return self._read(keys)
+
+    def put(self, keys: pa.BinaryArray, values: pa.Array) -> None:
+        """Sets values; a null deletes."""
+        self._put(keys, values)
+
+    def delete(self, keys: pa.BinaryArray) -> None:
+        """Removes keys."""
+        self._send(DELETE, keys)
+
+
+class VectorValueState(VectorByKey[ValueInSession]):
+    """One value for each key; made by `Context.value_state`. All methods take many keys at once.
+
+    They are those of `ValueState` whose names end in ``_many``, without that ending. Keys are `batch.keys`, or some of
+    them: another key is an `InvalidArgumentError`, as is what does not fit its type.
+
+    Example: see `Processor`.
+    """
+
+    def __init__(self, name: str, declared: pa.DataType, keys: BatchKeys) -> None:
+        super().__init__(name, declared, keys, ValueInSession(name, declared))
+
+    def put(self, keys: ArrowArrayLike, values: RowsLike) -> None:
+        """Sets the values of keys.
+
+        Args:
+            keys: `batch.keys`, or some of them; of equal ones the last counts.
+            values: As many values; a null deletes. Of structs also a record batch with their columns.
+
+        Example: see `Processor`.
+        """
+        self.calls.put(self._keys.many(keys), self._values.many(values))
+
+    def delete(self, keys: ArrowArrayLike) -> None:
+        """Removes the values of keys; those without one are fine.
+
+        Args:
+            keys: `batch.keys`, or some of them.
+
+        Example: see `Processor`.
+        """
+        self.calls.delete(self._keys.many(keys))
 
 
 class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "PythonValue"]):
@@ -42,52 +96,6 @@ class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "
         KeyError: 'ann'
         >>> st.close()
     """
-
-    def get(self, key: KeyLike, default: PythonValue = None) -> PythonValue:
-        """The value of one key.
-
-        Args:
-            key: The key; of a state whose key has names, a dict or a tuple.
-            default: The result if the key has no value.
-
-        Returns:
-            The value as Python has it, a dict where the schema has names.
-
-        Raises:
-            InvalidArgumentError: The key does not fit its type.
-
-        Example:
-            >>> import fastchangelog as fc
-            >>> with fc.open_state("memory://docs/value/get") as st:
-            ...     visits = st.value_state("visits", key="string", value="long")
-            ...     visits["ann"] = 1
-            ...     visits.get("ann"), visits.get("bob"), visits.get("bob", 0)
-            (1, None, 0)
-        """
-        found = self._native.get(self._keys.one(key))
-        return found[0].as_py() if found.null_count == 0 else default
-
-    def get_many(self, keys: ArrowArrayLike) -> pa.Array:
-        """The values of many keys.
-
-        Args:
-            keys: The keys; one may come more than once.
-
-        Returns:
-            An array of one value for each key, null where there is none.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-
-        Example:
-            >>> import fastchangelog as fc
-            >>> with fc.open_state("memory://docs/value/get_many") as st:
-            ...     visits = st.value_state("visits", key="string", value="long")
-            ...     visits.put_many(["ann", "bob"], [1, 2])
-            ...     visits.get_many(["bob", "cid"]).to_pylist()
-            [2, None]
-        """
-        return self._native.get(self._keys.many(keys))
 
     def put(self, key: KeyLike, value: ValueLike) -> None:
         """Sets the value of one key.
@@ -163,22 +171,6 @@ class ValueState(MappingByKey[_internal.ValueState], MutableMapping["KeyLike", "
             [False, True]
         """
         self._native.delete(self._keys.many(keys))
-
-    def contains_many(self, keys: ArrowArrayLike) -> pa.BooleanArray:
-        """Which of many keys have a value.
-
-        Args:
-            keys: The keys.
-
-        Returns:
-            An array of booleans, one for each key.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-
-        Example: see `delete_many`.
-        """
-        return self._native.contains(self._keys.many(keys))
 
     def update(self, *others: Any, **named: ValueLike) -> None:
         """Sets the values of a mapping, or of pairs of key and value: all or none.

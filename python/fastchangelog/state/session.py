@@ -1,4 +1,4 @@
-"""What a run of a processor stands on: a session of a shard's state, codecs, and rows in chunks.
+"""What states of processors stand on: a session of a shard's state, and codecs.
 
 Owns: their shapes, and reading all entries of lists and maps.
 Does not own: the sessions themselves (the core's), who calls them: processors of rows
@@ -7,7 +7,7 @@ Does not own: the sessions themselves (the core's), who calls them: processors o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,8 +20,6 @@ __all__ = [
     "PUT",
     "Codec",
     "CodecMaker",
-    "GroupedRows",
-    "RowChunkLike",
     "SessionLike",
     "cursor_behind",
     "read_all_entries",
@@ -35,30 +33,6 @@ _KEYS = 1024
 _BYTES_PER_KEY = 16 * 1024
 #: The next page of a key that has more.
 _PAGE_BYTES = 8 * 1024 * 1024
-
-
-class RowChunkLike(Protocol):
-    """Rows of whole keys in the order of their canonical bytes, or a part of one key; `_internal.RowChunk` is one."""
-
-    @property
-    def rows(self) -> pa.RecordBatch:
-        """All columns, the key first."""
-
-    @property
-    def keys(self) -> pa.BinaryArray:
-        """The distinct keys."""
-
-    @property
-    def offsets(self) -> pa.Int64Array:
-        """The rows of key `i` are `offsets[i]` to `offsets[i + 1]`."""
-
-    @property
-    def continues(self) -> bool:
-        """The first key is the last one of the chunk before."""
-
-    @property
-    def more(self) -> bool:
-        """The last key goes on in the next chunk."""
 
 
 class SessionLike(Protocol):
@@ -112,13 +86,6 @@ class SessionLike(Protocol):
 
     def clear_all(self, state: int) -> None:
         """Removes everything from a state."""
-
-
-class GroupedRows(Protocol):
-    """All rows of a batch, sorted by key; `_internal.RowGrouper` is one."""
-
-    def finish(self, chunk_rows: int, chunk_bytes: int) -> Iterable[RowChunkLike]:
-        """The rows in chunks of about so many rows and bytes at most."""
 
 
 class Codec(Protocol):

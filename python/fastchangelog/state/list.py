@@ -1,7 +1,7 @@
 """A list for each key.
 
-Owns: Python's view of it: a sequence for a single key, Arrow for many keys at once.
-Does not own: how elements are stored (the core), opening a state (`embedded.state`).
+Owns: Python's view of it: a sequence for a single key, Arrow for many keys at once; its calls in a session.
+Does not own: how elements are stored (the core), opening a state (`embedded.state`), processors (`vectorised`).
 """
 
 from __future__ import annotations
@@ -9,20 +9,136 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import Typed
-from fastchangelog.embedded.keyed import ByKey, Clearable
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import Typed
+from fastchangelog.state.in_session import ValuesInSession, offsets_of
+from fastchangelog.state.keyed import ByKey, Counted
+from fastchangelog.state.keys import BatchKeys
+from fastchangelog.state.session import APPEND, CLEAR
+from fastchangelog.state.vector import Columns, VectorByKey, VectorCounted
 
 if TYPE_CHECKING:
-    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, ValueLike
+    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, RowsLike, ValueLike
 
-__all__ = ["ListState", "ListView"]
+__all__ = ["ListInSession", "ListState", "ListView", "VectorListState"]
 
 
-class ListState(Clearable, ByKey[_internal.ListState]):
+class ListInSession(ValuesInSession):
+    """The calls of a state of lists, as `_internal.ListState` has them."""
+
+    def get(self, keys: pa.BinaryArray) -> pa.ListArray:
+        """The lists; null where there is none."""
+        counts, found = self._read_all(keys)
+        elements = self.form.shown(self._bound.decode_values(found.field("value")))
+        return pa.ListArray.from_arrays(offsets_of(counts), elements)
+
+    def lengths(self, keys: pa.BinaryArray) -> pa.Int64Array:
+        """How many elements they have."""
+        return pa.array(self._read_all(keys)[0], pa.int64())
+
+    def append(self, keys: pa.BinaryArray, values: pa.Array) -> None:
+        """Adds one element to each list."""
+        self._send(APPEND, keys, None, self._elements(self._each("elements", values, keys)))
+
+    def extend(self, keys: pa.BinaryArray, lists: pa.ListArray) -> None:
+        """Adds a list to each list."""
+        counts, values = self._parts(keys, lists)
+        owners = pa.array(np.repeat(np.arange(len(keys)), counts))
+        self._send(APPEND, keys.take(owners), None, values)
+
+    def put(self, keys: pa.BinaryArray, lists: pa.ListArray) -> None:
+        """Replaces lists; a null or empty one removes."""
+        counts, values = self._parts(keys, lists)
+        owners = np.repeat(np.arange(len(keys)), counts + 1)
+        # Each list is cleared before its first element: one more change for each key.
+        is_clear = np.zeros(len(owners), bool)
+        is_clear[np.cumsum(counts + 1) - counts - 1] = True
+        values = values.take(pa.array(np.cumsum(~is_clear) - 1, mask=is_clear))
+        self._send(np.where(is_clear, CLEAR, APPEND), keys.take(pa.array(owners)), None, values)
+
+    def clear(self, keys: pa.BinaryArray) -> None:
+        """Removes lists."""
+        self._send(CLEAR, keys)
+
+    def _parts(self, keys: pa.BinaryArray, lists: pa.ListArray) -> tuple[Any, pa.BinaryArray]:
+        """How many elements each list has, and all of them as bytes."""
+        counts = np.asarray(self._each("lists", lists, keys).value_lengths().fill_null(0)).astype(np.int64)
+        return counts, self._elements(lists.flatten())
+
+    def _elements(self, elements: pa.Array) -> pa.BinaryArray:
+        if elements.null_count:
+            raise InvalidArgumentError(
+                f"{self._what}: an element is null; leave it out, or keep structs with null fields"
+            )
+        return self._bound.encode_values(self.form.struct(elements))
+
+
+class VectorListState(VectorByKey[ListInSession], VectorCounted[ListInSession]):
+    """A list for each key; made by `Context.list_state`. All methods take many keys at once.
+
+    They are those of `ListState` whose names end in ``_many``, without that ending. Keys are `batch.keys`, or some of
+    them: another key is an `InvalidArgumentError`, as is an element that is null, and what does not fit its type. A
+    list without elements is none.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import fastchangelog as fc
+        >>> from fastchangelog.testing import run_processor
+        >>> class Visits(fc.Processor):
+        ...     def open(self, ctx):
+        ...         self.pages = ctx.list_state("pages", "string")
+        ...     def process(self, batch):
+        ...         self.pages.extend(batch.keys, batch.lists("page"))
+        ...         yield pa.RecordBatch.from_arrays([batch.keys.field("user"), self.pages.get(batch.keys)], ["u", "p"])
+        >>> first = pa.record_batch({"user": ["ann", "bob", "ann"], "page": ["/", "/", "/cart"]})
+        >>> run_processor(Visits(), [first, first.slice(0, 1)])[1].to_pylist()
+        [{'u': 'ann', 'p': ['/', '/cart', '/']}]
+    """
+
+    def __init__(self, name: str, declared: pa.DataType, keys: BatchKeys) -> None:
+        super().__init__(name, declared, keys, ListInSession(name, declared))
+        self._elements = Columns(f"state `{name}`: element", declared)
+        self._lists = Columns(f"state `{name}`: list", pa.list_(declared))
+
+    def append(self, keys: ArrowArrayLike, values: RowsLike) -> None:
+        """Adds one element for each of many keys, in order.
+
+        Args:
+            keys: `batch.keys`, or some of them; one may come more than once.
+            values: As many elements.
+
+        Example: see `extend`.
+        """
+        self.calls.append(self._keys.many(keys), self._elements.many(values))
+
+    def extend(self, keys: ArrowArrayLike, lists: ArrowArrayLike) -> None:
+        """Adds a list of elements for each of many keys, in order.
+
+        Args:
+            keys: `batch.keys`, or some of them; one may come more than once.
+            lists: As many lists; a null adds nothing.
+
+        Example: see the class.
+        """
+        self.calls.extend(self._keys.many(keys), _lists_of(self._lists, lists, "append"))
+
+    def put(self, keys: ArrowArrayLike, lists: ArrowArrayLike) -> None:
+        """Replaces the lists of keys.
+
+        Args:
+            keys: `batch.keys`, or some of them; of equal ones the last counts.
+            lists: As many lists; a null or an empty one removes.
+
+        Example: see `extend`.
+        """
+        self.calls.put(self._keys.many(keys), _lists_of(self._lists, lists, "append"))
+
+
+class ListState(Counted[_internal.ListState], ByKey[_internal.ListState]):
     """A list for each key; made by `State.list_state`.
 
     An append neither reads nor writes the list again, however long it is. A list without elements is no list: a key has
@@ -52,47 +168,6 @@ class ListState(Clearable, ByKey[_internal.ListState]):
         self._elements = Typed("element", self.value_type)
         self._whole = Typed("list", pa.list_(self.value_type))
 
-    def get(self, key: KeyLike, default: PythonValue = None) -> PythonValue:
-        """The list of one key.
-
-        Args:
-            key: The key.
-            default: The result if the key has no list.
-
-        Returns:
-            A new list of all elements.
-
-        Raises:
-            InvalidArgumentError: The key does not fit its type.
-
-        Example:
-            >>> import fastchangelog as fc
-            >>> with fc.open_state("memory://docs/list/get") as st:
-            ...     clicks = st.list_state("clicks", key="string", value="string")
-            ...     clicks.append("ann", "/home")
-            ...     clicks.extend("ann", ["/cart"])
-            ...     clicks.get("ann"), clicks.get("bob", [])
-            (['/home', '/cart'], [])
-        """
-        found = self._native.get(self._keys.one(key))
-        return found[0].as_py() if found.null_count == 0 else default
-
-    def get_many(self, keys: ArrowArrayLike) -> pa.ListArray:
-        """The lists of many keys.
-
-        Args:
-            keys: The keys.
-
-        Returns:
-            An array of lists, null where there is none.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-
-        Example: see the class.
-        """
-        return self._native.get(self._keys.many(keys))
-
     def append(self, key: KeyLike, value: ValueLike) -> None:
         """Adds an element at the end of the list of one key.
 
@@ -104,9 +179,16 @@ class ListState(Clearable, ByKey[_internal.ListState]):
             InvalidArgumentError: Something does not fit the types, or is null.
             RetryableError: Too much was changed since the last checkpoint.
 
-        Example: see `get`.
+        Example:
+            >>> import fastchangelog as fc
+            >>> with fc.open_state("memory://docs/list/append") as st:
+            ...     clicks = st.list_state("clicks", key="string", value="string")
+            ...     clicks.append("ann", "/home")
+            ...     clicks.extend("ann", ["/cart"])
+            ...     clicks.get("ann"), clicks.get("bob", [])
+            (['/home', '/cart'], [])
         """
-        self._native.append(self._keys.one(key), self._values.one(value))
+        self._native.append(self._keys.one(key), self._elements.one(value))
 
     def append_many(self, keys: ArrowArrayLike, values: ArrowArrayLike) -> None:
         """Adds one element for each of many keys, in order.
@@ -121,7 +203,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
 
         Example: see the class.
         """
-        self._native.append(self._keys.many(keys), self._values.many(values))
+        self._native.append(self._keys.many(keys), self._elements.many(values))
 
     def extend(self, key: KeyLike, values: ArrowArrayLike) -> None:
         """Adds elements at the end of the list of one key.
@@ -134,7 +216,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
             InvalidArgumentError: Something does not fit the types, or is null.
             RetryableError: Too much was changed since the last checkpoint.
 
-        Example: see `get`.
+        Example: see `append`.
         """
         self._native.extend(self._keys.one(key), self._list(values))
 
@@ -151,7 +233,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
 
         Example: see the class.
         """
-        self._native.extend(self._keys.many(keys), self._lists(lists))
+        self._native.extend(self._keys.many(keys), _lists_of(self._whole, lists, "append_many"))
 
     def put(self, key: KeyLike, values: ArrowArrayLike | None) -> None:
         """Replaces the list of one key.
@@ -189,56 +271,7 @@ class ListState(Clearable, ByKey[_internal.ListState]):
 
         Example: see `put`.
         """
-        self._native.put(self._keys.many(keys), self._lists(lists))
-
-    def clear(self, key: KeyLike) -> None:
-        """Removes the list of one key. A key without one is fine.
-
-        Args:
-            key: The key.
-
-        Raises:
-            InvalidArgumentError: The key does not fit its type.
-
-        Example: see `put`.
-        """
-        self._native.clear(self._keys.one(key))
-
-    def clear_many(self, keys: ArrowArrayLike) -> None:
-        """Removes the lists of many keys. Keys without one are fine.
-
-        Args:
-            keys: The keys.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-
-        Example:
-            >>> import fastchangelog as fc
-            >>> with fc.open_state("memory://docs/list/clear") as st:
-            ...     clicks = st.list_state("clicks", key="string", value="string")
-            ...     clicks.append_many(["ann", "bob"], ["/", "/"])
-            ...     clicks.clear_many(["ann", "cid"])
-            ...     list(clicks)
-            ['bob']
-        """
-        self._native.clear(self._keys.many(keys))
-
-    def length_many(self, keys: ArrowArrayLike) -> pa.Int64Array:
-        """How many elements the lists of many keys have. Reads no element, unless they have a ``ttl``.
-
-        Args:
-            keys: The keys.
-
-        Returns:
-            An array of one number for each key; 0 where there is no list.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-
-        Example: see the class.
-        """
-        return self._native.lengths(self._keys.many(keys))
+        self._native.put(self._keys.many(keys), _lists_of(self._whole, lists, "append_many"))
 
     def __getitem__(self, key: KeyLike) -> ListView:
         return ListView(self, key)
@@ -250,17 +283,16 @@ class ListState(Clearable, ByKey[_internal.ListState]):
         one = self._keys.found(key)
         return one is not None and bool(self._native.lengths(one)[0].as_py())
 
-    def _length(self, key: KeyLike) -> int:
-        return int(self._native.lengths(self._keys.one(key))[0].as_py())
-
-    def _lists(self, lists: ArrowArrayLike) -> pa.Array:
-        if isinstance(lists, list | tuple) and any(isinstance(one, str | bytes) for one in lists):
-            raise InvalidArgumentError("lists: a text is no list; append_many() takes one element for each key")
-        return self._whole.many(lists)
-
     def _list(self, elements: ArrowArrayLike) -> pa.Array:
         values = self._elements.many(elements)
         return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+
+
+def _lists_of(typed: Typed, lists: ArrowArrayLike, append: str) -> pa.ListArray:
+    """Many lists; `append` is the method that takes elements."""
+    if isinstance(lists, list | tuple) and any(isinstance(one, str | bytes) for one in lists):
+        raise InvalidArgumentError(f"{typed.what}s: a text is no list; {append}() takes one element for each key")
+    return typed.many(lists)
 
 
 class ListView(Sequence["PythonValue"]):

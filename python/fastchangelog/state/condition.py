@@ -1,7 +1,7 @@
 """Conditions on rows, `where="price > 0"`, without Spark.
 
-Owns: reading the part of Spark's SQL that conditions of an embedded state may have, and its evaluation on Arrow data.
-Does not own: conditions of queries (Spark reads those), the use of the result (`aggregating_state`).
+Owns: reading the part of Spark's SQL that conditions of aggregating states may have, and its evaluation on Arrow data.
+Does not own: conditions of queries (Spark reads those), the use of the result (`aggregates`).
 
 A condition has column names (in backticks where they are no words), numbers, texts in single quotes, ``true``,
 ``false``, ``null``, comparisons, ``is [not] null``, ``[not] in (…)``, ``[not] between … and …``, ``not``, ``and``,

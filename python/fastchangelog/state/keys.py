@@ -8,32 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastchangelog.embedded.arrow import many_of
-from fastchangelog.embedded.fit_array import array_of
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.vectorised.session import Codec
+from fastchangelog.fit.arrays import array_of
+from fastchangelog.fit.typed import many_of
+from fastchangelog.state.session import Codec
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike
 
-__all__ = ["BatchKeys", "by_key"]
-
-
-def by_key(encoded: pa.BinaryArray) -> tuple[pa.Array, Any, Any]:
-    """The order by keys, in which equal ones keep theirs, the first row of each key in it, and offsets of keys.
-
-    >>> [part.tolist() for part in by_key(pa.array([b"b", b"a", b"b"]))[1:]]
-    [[0, 1], [0, 1, 3]]
-    """
-    order = pc.sort_indices(encoded)  # a stable sort
-    ordered = encoded.take(order)
-    changes = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-    starts = np.flatnonzero(np.concatenate([np.ones(min(len(ordered), 1), bool), np.asarray(changes, bool)]))
-    return order, starts, np.append(starts, len(ordered))
+__all__ = ["BatchKeys", "StateKeys"]
 
 
 class BatchKeys:
@@ -52,6 +38,10 @@ class BatchKeys:
     def move(self, keys: pa.Array | None, encoded: pa.BinaryArray) -> None:
         """Moves on to these keys; None: to none."""
         self._keys, self._bytes = keys, encoded
+
+    def of(self, what: str) -> StateKeys:
+        """The keys as a state takes them, which errors name."""
+        return StateKeys(self, what)
 
     def encoded(self, what: str, keys: ArrowArrayLike) -> pa.BinaryArray:
         """The bytes of keys, or the error for one that is not in work."""
@@ -86,3 +76,14 @@ class BatchKeys:
                 column = many_of(what, given, self._type.field(0).type)
                 return pa.StructArray.from_arrays([column], fields=list(self._type))
         return many_of(what, given, self._type)
+
+
+class StateKeys:
+    """The keys in work, as a state takes them."""
+
+    def __init__(self, keys: BatchKeys, what: str) -> None:
+        self._keys, self.what = keys, what
+
+    def many(self, keys: ArrowArrayLike) -> pa.BinaryArray:
+        """The bytes of many keys."""
+        return self._keys.encoded(self.what, keys)

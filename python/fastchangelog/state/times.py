@@ -1,4 +1,4 @@
-"""Times and durations of an embedded state, as the core takes them.
+"""Times and durations of states, as the core takes them.
 
 Owns: the time to live, the clock, the times of timers: aware datetimes and Arrow's timestamps as numbers, and back.
 Does not own: what they are used for.
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from fastchangelog.embedded.arrow import Typed
-from fastchangelog.embedded.fit_value import value_fit
-from fastchangelog.embedded.misfit import Misfit
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.misfit import Misfit
+from fastchangelog.fit.typed import Typed
+from fastchangelog.fit.values import value_fit
 from fastchangelog.options import parse_duration
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, Duration
 
-__all__ = ["clock_millis", "datetime_of", "many_times", "micros_of", "one_time", "ttl_millis"]
+__all__ = ["clock_millis", "datetime_of", "TIME", "many_times", "micros_of", "one_time", "ttl_millis"]
 
-_TIME = pa.timestamp("us", tz="UTC")
-_TIMES = Typed("time", _TIME)
+TIME = pa.timestamp("us", tz="UTC")
+_TIMES = Typed("time", TIME)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -64,7 +64,7 @@ def micros_of(time: datetime) -> int:
     86400000000
     """
     try:
-        micros = value_fit(_TIME).convert(time)
+        micros = value_fit(TIME).convert(time)
     except Misfit as misfit:
         raise InvalidArgumentError(f"a time: {misfit}") from None
     if micros is None:
@@ -83,16 +83,16 @@ def datetime_of(micros: int) -> datetime:
 
 def one_time(time: datetime) -> pa.Array:
     """An array of one time."""
-    return pa.array([micros_of(time)], _TIME)
+    return pa.array([micros_of(time)], TIME)
 
 
-def many_times(times: ArrowArrayLike) -> pa.Array:
+def many_times(times: ArrowArrayLike, typed: Typed = _TIMES) -> pa.Array:
     """An array of times. Numbers, texts, nulls and naive times are none.
 
     >>> many_times([datetime(1970, 1, 2, tzinfo=timezone.utc)]).type
     TimestampType(timestamp[us, tz=UTC])
     """
-    found = _TIMES.many(times)
+    found = typed.many(times)
     if found.null_count:
-        raise InvalidArgumentError("times: a time is null; leave its key out")
+        raise InvalidArgumentError(f"{typed.what}s: a time is null; leave its key out")
     return found

@@ -1,7 +1,7 @@
 """A map for each key.
 
-Owns: Python's view of it: a mutable mapping for a single key, Arrow for many entries at once.
-Does not own: how entries are stored (the core), opening a state (`embedded.state`).
+Owns: Python's view of it: a mutable mapping for a single key, Arrow for many entries at once; its calls in a session.
+Does not own: how entries are stored (the core), opening a state (`embedded.state`), processors (`vectorised`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,158 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import Typed, batch_size_of, pairs_of
-from fastchangelog.embedded.keyed import Clearable
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import Typed, batch_size_of, pairs_of
+from fastchangelog.state.in_session import Form, ValuesInSession, joined, offsets_of
+from fastchangelog.state.keyed import Counted
+from fastchangelog.state.keys import BatchKeys
+from fastchangelog.state.session import CLEAR, DELETE
+from fastchangelog.state.vector import Columns, VectorCounted
 
 if TYPE_CHECKING:
-    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, ValueLike
+    from fastchangelog.types import ArrowArrayLike, KeyLike, PythonValue, RowsLike, ValueLike
 
-__all__ = ["MapState", "MapView"]
+__all__ = ["MapInSession", "MapState", "MapView", "VectorMapState"]
 
 
-class MapState(Clearable):
+class MapInSession(ValuesInSession):
+    """The calls of a state of maps, as `_internal.MapState` has them, and whole maps."""
+
+    def __init__(self, name: str, declared: pa.MapType) -> None:
+        super().__init__(name, declared.item_type)
+        self.map_keys = Form(declared.key_type, "key")
+
+    def get(self, keys: pa.BinaryArray, map_keys: pa.Array) -> pa.Array:
+        """The values; null where there is none."""
+        return self._read(keys, self._subs(keys, map_keys))
+
+    def contains(self, keys: pa.BinaryArray, map_keys: pa.Array) -> pa.BooleanArray:
+        """Which entries exist."""
+        return joined([page.is_valid() for page in self._pages(keys, self._subs(keys, map_keys))])
+
+    def entries(self, keys: pa.BinaryArray) -> pa.MapArray:
+        """The maps; null where there are no entries."""
+        counts, found = self._read_all(keys)
+        map_keys = self.map_keys.shown(self._bound.decode_keys(found.field("sub")))
+        values = self.form.shown(self._bound.decode_values(found.field("value")))
+        return pa.MapArray.from_arrays(offsets_of(counts), map_keys, values)
+
+    def lengths(self, keys: pa.BinaryArray) -> pa.Int64Array:
+        """How many entries keys have."""
+        return pa.array(self._read_all(keys)[0], pa.int64())
+
+    def put(self, keys: pa.BinaryArray, map_keys: pa.Array, values: pa.Array) -> None:
+        """Sets entries; a null deletes."""
+        self._put(keys, values, self._subs(keys, map_keys))
+
+    def delete(self, keys: pa.BinaryArray, map_keys: pa.Array) -> None:
+        """Removes entries."""
+        self._send(DELETE, keys, self._subs(keys, map_keys))
+
+    def clear(self, keys: pa.BinaryArray) -> None:
+        """Removes all entries of keys."""
+        self._send(CLEAR, keys)
+
+    def _subs(self, keys: pa.BinaryArray, map_keys: pa.Array) -> pa.BinaryArray:
+        if self._each("map keys", map_keys, keys).null_count:
+            raise InvalidArgumentError(f"{self._what}: a map key is null; leave it out")
+        return self._bound.encode_keys(self.map_keys.struct(map_keys))
+
+
+class VectorMapState(VectorCounted[MapInSession]):
+    """A map for each key; made by `Context.map_state`. All methods take many entries at once.
+
+    They are those of `MapState` whose names end in ``_many``, without that ending, and `entries`. Keys are
+    `batch.keys`, or some of them, and may come more than once: another key is an `InvalidArgumentError`, as is a map
+    key that is null, and what does not fit its type.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import fastchangelog as fc
+        >>> from fastchangelog.testing import run_processor
+        >>> class Carts(fc.Processor):
+        ...     def open(self, ctx):
+        ...         self.carts = ctx.map_state("carts", "map<string, long>")
+        ...     def process(self, batch):
+        ...         self.carts.put(batch.row_keys, batch.rows["item"], batch.rows["n"])
+        ...         yield pa.record_batch({"u": batch.keys.field("user"), "n": self.carts.length(batch.keys)})
+        >>> rows = pa.record_batch({"user": ["ann", "ann"], "item": ["fig", "kiwi"], "n": [1, 2]})
+        >>> run_processor(Carts(), [rows])[0].to_pylist()
+        [{'u': 'ann', 'n': 2}]
+    """
+
+    def __init__(self, name: str, declared: pa.MapType, keys: BatchKeys) -> None:
+        super().__init__(name, declared.item_type, keys, MapInSession(name, declared))
+        self._map_keys = Columns(f"state `{name}`: map key", declared.key_type)
+        self.map_key_type: pa.DataType = declared.key_type
+        """The Arrow type of map keys."""
+
+    def get(self, keys: ArrowArrayLike, map_keys: RowsLike) -> pa.Array:
+        """The values of entries.
+
+        Args:
+            keys: `batch.keys`, or some of them; one may come more than once.
+            map_keys: As many keys in their maps.
+
+        Returns:
+            An array of one value for each entry, null where there is none.
+
+        Example: see the class.
+        """
+        return self.calls.get(self._keys.many(keys), self._map_keys.many(map_keys))
+
+    def contains(self, keys: ArrowArrayLike, map_keys: RowsLike) -> pa.BooleanArray:
+        """Which entries there are.
+
+        Args:
+            keys: As of `get`.
+            map_keys: As of `get`.
+
+        Returns:
+            An array of one answer for each entry.
+
+        Example: see the class.
+        """
+        return self.calls.contains(self._keys.many(keys), self._map_keys.many(map_keys))
+
+    def entries(self, keys: ArrowArrayLike) -> pa.MapArray:
+        """The whole maps of keys.
+
+        Args:
+            keys: `batch.keys`, or some of them.
+
+        Returns:
+            An array of one map for each key, in the order of map keys; null where there are no entries.
+
+        Example: see the class.
+        """
+        return self.calls.entries(self._keys.many(keys))
+
+    def put(self, keys: ArrowArrayLike, map_keys: RowsLike, values: RowsLike) -> None:
+        """Sets entries.
+
+        Args:
+            keys: `batch.keys`, or some of them; one may come more than once.
+            map_keys: As many keys in their maps; of equal entries the last counts.
+            values: As many values; a null deletes.
+
+        Example: see the class.
+        """
+        self.calls.put(self._keys.many(keys), self._map_keys.many(map_keys), self._values.many(values))
+
+    def delete(self, keys: ArrowArrayLike, map_keys: RowsLike) -> None:
+        """Removes entries; those that are not there are fine.
+
+        Args:
+            keys: As of `get`.
+            map_keys: As of `get`.
+
+        Example: see the class.
+        """
+        self.calls.delete(self._keys.many(keys), self._map_keys.many(map_keys))
+
+
+class MapState(Counted[_internal.MapState]):
     """A map for each key; made by `State.map_state`. Any thread may use it.
 
     ``maps[key]`` is a view of one map, a mutable mapping in the order of its map keys, also of a key without entries.
@@ -48,8 +190,7 @@ class MapState(Clearable):
     """
 
     def __init__(self, state: object, native: _internal.MapState, name: str, schema: pa.Schema) -> None:
-        super().__init__(state, name, schema)
-        self._native = native
+        super().__init__(state, native, name, schema)
         self._map_keys = Typed("map key", schema.field("map_key").type)
         self.map_key_type: pa.DataType = self._map_keys.type
         """The Arrow type of map keys."""
@@ -181,58 +322,6 @@ class MapState(Clearable):
         Example: see `delete`.
         """
         return self._native.contains(self._keys.many(keys), self._map_keys.many(map_keys))
-
-    def clear(self, key: KeyLike) -> None:
-        """Removes all entries of one key, however many: one change, in memory and in the log.
-
-        Args:
-            key: The key.
-
-        Raises:
-            InvalidArgumentError: The key does not fit its type.
-            RetryableError: Too much was changed since the last checkpoint.
-
-        Example:
-            >>> import fastchangelog as fc
-            >>> with fc.open_state("memory://docs/map/clear") as st:
-            ...     carts = st.map_state("carts", key="string", map_key="string", value="int")
-            ...     carts.put_many(["ann", "bob", "cid", "cid"], ["fig", "fig", "fig", "kiwi"], [1, 1, 1, 1])
-            ...     carts.clear("ann")
-            ...     carts.clear_many(["bob"])
-            ...     list(carts), carts.length_many(["ann", "cid"]).to_pylist()
-            (['cid'], [0, 2])
-        """
-        self._native.clear(self._keys.one(key))
-
-    def clear_many(self, keys: ArrowArrayLike) -> None:
-        """Removes all entries of many keys; see `clear`.
-
-        Args:
-            keys: The keys.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-            RetryableError: Too much was changed since the last checkpoint.
-
-        Example: see `clear`.
-        """
-        self._native.clear(self._keys.many(keys))
-
-    def length_many(self, keys: ArrowArrayLike) -> pa.Int64Array:
-        """How many entries many keys have. It takes as long as a scan of them.
-
-        Args:
-            keys: The keys.
-
-        Returns:
-            An array of one number for each key.
-
-        Raises:
-            InvalidArgumentError: A key does not fit its type, or is null.
-
-        Example: see `clear`.
-        """
-        return self._native.lengths(self._keys.many(keys))
 
     def scan(
         self,
@@ -367,7 +456,7 @@ class MapView(MutableMapping["KeyLike", "PythonValue"]):
             yield from batch["map_key"].to_pylist()
 
     def __len__(self) -> int:
-        return int(self._maps._native.lengths(self._maps._keys.one(self._key))[0].as_py())
+        return self._maps._length(self._key)
 
     def __bool__(self) -> bool:
         return self._key in self._maps

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastchangelog.vectorised.session import SessionLike
+from fastchangelog.state.session import SessionLike
 
 __all__ = ["DueTimers", "Timer", "encoded_times"]
 

@@ -1,7 +1,7 @@
 """Python's, numpy's and Arrow's data as Arrow arrays of declared types.
 
 Owns: the conversion of one key or value, of many, of rows, and the errors for data that does not fit.
-Does not own: the rule for what fits (`fit_value`, `fit_array`), reading schemas (`fastchangelog.schema`), the use of
+Does not own: the rule for what fits (`values`, `arrays`), reading schemas (`fastchangelog.schema`), the use of
 the arrays.
 """
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fastchangelog.embedded.fit_array import array_of, check_readable, fit_all, fit_columns, is_frame, is_temporal
-from fastchangelog.embedded.fit_value import is_list, value_fit
-from fastchangelog.embedded.misfit import Misfit
 from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.arrays import array_of, check_readable, fit_all, fit_columns, is_frame, is_temporal
+from fastchangelog.fit.misfit import Misfit
+from fastchangelog.fit.values import is_list, value_fit
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, KeyLike, RowsLike, ValueLike

@@ -1,26 +1,96 @@
 """Timers: times by key, in order.
 
-Owns: Python's view of them: registration, removal, an iterator of what is due.
-Does not own: how timers are stored (the core), how times are written (`embedded.times`), opening a state
-(`embedded.state`), what a timer does (the program).
+Owns: Python's view of them: registration, removal, an iterator of what is due; their calls in a session.
+Does not own: how timers are stored (the core), how times are written (`times`), which timers of a session are due
+(`due_timers`), opening a state (`embedded.state`), what a timer does (the program).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from fastchangelog import _internal
-from fastchangelog.embedded.arrow import Typed, batch_size_of
-from fastchangelog.embedded.times import datetime_of, many_times, micros_of, one_time
+from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.fit.typed import Typed, batch_size_of
+from fastchangelog.state.due_timers import DueTimers, Timer, encoded_times
+from fastchangelog.state.in_session import InSession, one_each
+from fastchangelog.state.keys import BatchKeys
+from fastchangelog.state.session import DELETE, PUT
+from fastchangelog.state.times import TIME, datetime_of, many_times, micros_of, one_time
+from fastchangelog.state.vector import Columns
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike, KeyLike
 
-__all__ = ["TimerState"]
+__all__ = ["TimerState", "TimersInSession", "VectorTimers"]
+
+#: Timers of one change that are Python's objects at once.
+_NOTICED = 16_384
+
+
+class TimersInSession(InSession):
+    """The calls of timers, as `_internal.TimerState` has them, of changes alone. Reads nothing."""
+
+    _due: DueTimers | None = None
+
+    def begin_firing(self, due: DueTimers) -> None:
+        """From here on, `due` hears of each change before it is sent."""
+        self._due = due
+
+    def register(self, keys: pa.BinaryArray, times: pa.TimestampArray) -> None:
+        """Registers timers."""
+        self._change(keys, times, is_there=True)
+
+    def delete(self, keys: pa.BinaryArray, times: pa.TimestampArray) -> None:
+        """Removes timers."""
+        self._change(keys, times, is_there=False)
+
+    def fired(self, timers: Sequence[Timer]) -> None:
+        """Removes timers that user code has seen."""
+        keys = pa.array([key for _, key in timers], pa.binary())
+        self._send(DELETE, keys, encoded_times([time for time, _ in timers]))
+
+    def _change(self, keys: pa.BinaryArray, times: pa.TimestampArray, *, is_there: bool) -> None:
+        # Timers have milliseconds. None is early: parts of one count as a whole.
+        millis = -(-np.asarray(times.cast(pa.int64())) // 1000)
+        due = self._due
+        if due is not None:
+            for start in range(0, len(millis), _NOTICED):
+                part = enumerate(millis[start : start + _NOTICED].tolist(), start)
+                near = [((time, keys[i].as_py()), is_there) for i, time in part if due.may_be_ahead(time)]
+                if near:
+                    due.notice(near)
+        self._send(PUT if is_there else DELETE, keys, encoded_times(millis))
+
+
+class VectorTimers:
+    """Timers of the keys in work of a vectorised processor; user code has them as methods of `Context`."""
+
+    def __init__(self, keys: BatchKeys, time_mode: str) -> None:
+        self._keys, self._mode = keys, time_mode
+        self.calls = TimersInSession()
+        """The timers in the session."""
+
+    def register(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
+        """Registers one timer for each key."""
+        self.calls.register(*self._given("register_timers()", keys, times))
+
+    def delete(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
+        """Removes one timer of each key."""
+        self.calls.delete(*self._given("delete_timers()", keys, times))
+
+    def _given(
+        self, what: str, keys: ArrowArrayLike, times: ArrowArrayLike
+    ) -> tuple[pa.BinaryArray, pa.TimestampArray]:
+        if self._mode == "none":
+            raise InvalidArgumentError(f'{what} needs a clock; call with timeMode="processingtime" or "eventtime"')
+        encoded = self._keys.encoded(what, keys)
+        return encoded, one_each(what, "times", many_times(times, Columns(f"{what}: time", TIME)), encoded)
 
 
 class TimerState:
