@@ -24,7 +24,6 @@ __all__ = [
     "ListState",
     "LocalState",
     "MapState",
-    "MaterializeRun",
     "ObjectFolder",
     "ResultBatches",
     "RowChunk",
@@ -685,14 +684,11 @@ class Server:
     def shards(self) -> str:
         """The live shards, as a JSON array; `policy` holds the materialization options of a shard's query."""
 
-    def begin_materialize(self, shard_id: str) -> MaterializeRun | None:
-        """Starts a materialization; None when nothing changed since the last one."""
+    def maintain(self) -> None:
+        """From now on a thread materializes shards by the policies of their queries and closes idle ones."""
 
-    def set_shard_failure(self, shard_id: str, message: str | None) -> None:
-        """From now on opening this shard fails with `message`; None lets it open again."""
-
-    def close_idle(self) -> None:
-        """Closes shards that no session has opened for a while."""
+    def materialize(self, shard_id: str, completes: bool) -> bool:
+        """For tests: makes a snapshot now, and offers it if the run `completes`; false if there is nothing to do."""
 
     def metrics(self) -> dict[str, int]:
         """All metrics by name."""
@@ -711,19 +707,6 @@ class Server:
 
     def stop(self, patience_seconds: float) -> bool:
         """Ends all connections, then the engine; True when every thread ended in time. May be called again."""
-
-@final
-class MaterializeRun:
-    """A materialization that has begun: `run`, then exactly one of `complete` and `abort`."""
-
-    def run(self) -> None:
-        """Uploads; returns when it is durable."""
-
-    def complete(self) -> None:
-        """Lets the next handles start from the new snapshot."""
-
-    def abort(self, message: str) -> None:
-        """Gives up."""
 
 @final
 class Splitter:

@@ -78,10 +78,7 @@ class Engine:
 
     def materialize(self, complete: bool = True) -> None:
         (shard,) = json.loads(self.server.shards())
-        run = self.server.begin_materialize(shard["id"])
-        assert run is not None
-        run.run()
-        run.complete() if complete else run.abort("a test")
+        assert self.server.materialize(shard["id"], complete)
 
     def stop(self) -> None:
         assert self.server.stop(30.0)

@@ -1,8 +1,8 @@
 """The process of the state server: `python -m fastchangelog.server.process SETTINGS`.
 
-Owns: the process from its start to its end: locks, signals, the watch loop, the thread that materializes.
-Does not own: the reasons to exit (`server.shutdown`), sessions and shards (Rust), when a shard is materialized
-(`materialization`), the server's files (`server.paths`).
+Owns: the process from its start to its end: locks, signals, the watch loop.
+Does not own: the reasons to exit (`server.shutdown`), sessions, shards and their materialization (Rust), the server's
+files (`server.paths`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fastchangelog import _internal
 from fastchangelog.errors import ClosedError, FastChangelogError, parts_of
-from fastchangelog.materialization.server import ShardMaterializers
 from fastchangelog.options import parse_duration
 from fastchangelog.server.client import START_POLL, is_answering
 from fastchangelog.server.jvm import Jvm
@@ -40,9 +38,6 @@ POLL_INTERVAL = 0.5
 
 STOP_TIMEOUT = 5.0
 """Seconds that sessions get to end before the process ends without them."""
-
-MATERIALIZATION_THREADS = 2
-"""Materializations of one server at the same time; each runs its uploads concurrently itself."""
 
 STALE_DAYS = 3
 """Run folders of ended servers are kept this long for their logs."""
@@ -168,10 +163,7 @@ def _remove_stale(paths: ServerPaths) -> None:
 
 
 def _watch(settings: ProcessSettings, server: _internal.Server, announce: Callable[[], None]) -> int:
-    """Announces the server once signal handlers are set, then watches until the end.
-
-    Materialization has a thread of its own: a slow shard must not delay the watch.
-    """
+    """Announces the server once signal handlers are set, then watches until the end."""
     paths, jvm = settings.paths, settings.jvm
     stop_requested = threading.Event()
     waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -192,36 +184,19 @@ def _watch(settings: ProcessSettings, server: _internal.Server, announce: Callab
         idle_timeout=settings.idle_timeout,
         stop_requested=lambda: stop_requested.is_set() or server.shutdown_requested(),
     )
-    stopping = threading.Event()
-    maintenance = threading.Thread(target=_maintain, args=(server, stopping), name="fcl-materialize", daemon=True)
-    maintenance.start()
+    server.maintain()
     announce()
     while (reason := policy.reason()) is None:
         poller.poll(POLL_INTERVAL * 1000)
-    stopping.set()
     server.log("INFO", "ending", {"reason": reason})
     application_stopped = not (paths.data_dir / MARKER).exists()
     ended = server.stop(STOP_TIMEOUT)
-    maintenance.join(STOP_TIMEOUT)
     shutil.rmtree(paths.data_dir, ignore_errors=True)
     if paths.spark_owned and application_stopped:
         # Spark may have met a file that was being written, and left its folder behind.
         with contextlib.suppress(OSError):
             paths.data_dir.parent.rmdir()
     return 0 if ended else 1
-
-
-def _maintain(server: _internal.Server, stopping: threading.Event) -> None:
-    """Materializes by policy and closes idle shards, until the end."""
-    with ThreadPoolExecutor(MATERIALIZATION_THREADS, thread_name_prefix="fcl-materialize") as pool:
-        materializers = ShardMaterializers(server, pool)
-        while not stopping.wait(POLL_INTERVAL):
-            try:
-                materializers.poll()
-                server.close_idle()
-            except Exception as error:
-                server.log("ERROR", "materialize loop", {"error": f"{type(error).__name__}: {error}"})
-        materializers.close()
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! Owns: states by name and their changes (`states`); the kinds of states (`kinds`); a shard with its sessions, versions,
-//! promotion and restore ([`shard`]); the wiring of the stages for the server ([`engine`]) and embedded ([`embedded`]). A module
-//! imports from those before it in this line, and the last two do not import each other:
+//! promotion and restore ([`shard`]); when to make a snapshot ([`materialization`]); the wiring of the stages for the server
+//! ([`engine`]) and embedded ([`embedded`]). A module imports from those before it in this line, and the last two do not import each other:
 //!
 //! ```text
-//! states < kinds < shard < engine, embedded
+//! materialization < states < kinds < shard < engine, embedded
 //! ```
 //!
 //! Does not own: any stage itself, the plain log (`fastchangelog-changelog`), sockets (`fastchangelog-server`), Python (`fastchangelog-pyext`).
@@ -26,5 +26,6 @@
 pub mod embedded;
 pub mod engine;
 mod kinds;
+pub mod materialization;
 pub mod shard;
 mod states;

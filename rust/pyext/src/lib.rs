@@ -67,7 +67,6 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<state_codec::StateCodec>()?;
     module.add_class::<aggregates::Accumulators>()?;
     module.add_class::<server::Server>()?;
-    module.add_class::<server::MaterializeRun>()?;
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::folder_note_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::head_json, module)?)?;

@@ -8,6 +8,8 @@
 //! engine     the engine as a backend
 //! server     listener, limits, peer check      accepts connections
 //! shared     what connections share            flags, policies, failed shards
+//! materializers   runs of live shards          follows their policies
+//! maintenance     the thread that polls them
 //! session    one connection, frame by frame    runs in a thread of its own
 //! client     the other end                     synchronous, fork-safe, hears Ctrl-C
 //! trust      whose socket it is                 before a client sends anything
@@ -27,6 +29,8 @@ pub mod backend;
 pub mod client;
 mod engine;
 pub mod logfile;
+mod maintenance;
+mod materializers;
 pub mod metrics_endpoint;
 mod platform;
 pub mod process;

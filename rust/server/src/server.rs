@@ -1,16 +1,18 @@
 //! The listener: access, the bound on connections, and the shutdown.
 //!
 //! Owns: the socket's rights, the accept loop, one thread per connection up to a bound.
-//! Does not own: frames (`session`), the state shared by connections (`shared`), the process's life (Python), shards
+//! Does not own: frames (`session`), the state shared by connections (`shared`), materialization (`maintenance`), the process's life (Python), shards
 //! (the backend).
 
 use crate::backend::{Backend, MaterializeBackend};
 use crate::logfile::LogFile;
+use crate::maintenance::Maintenance;
 use crate::metrics_endpoint::MetricsEndpoint;
 use crate::platform::{Wake, peer_user};
 use crate::protocol::{self, Kind, write_frame};
 use crate::session;
 use crate::shared::{Connections, Shared};
+use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::{Error, ErrorKind, Result};
 use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::threads::{refused, spawn};
@@ -50,6 +52,7 @@ pub struct Server {
     socket: PathBuf,
     accept: Mutex<Option<JoinHandle<()>>>,
     metrics: Mutex<Option<MetricsEndpoint>>,
+    maintenance: Mutex<Option<Maintenance>>,
 }
 
 impl Server {
@@ -80,7 +83,17 @@ impl Server {
             accept_loop(&listener, &accepting);
         })?;
         let metrics = Mutex::new(settings.metrics_port.and_then(|port| serve_metrics(port, &shared)));
-        Ok(Self { shared, socket: settings.socket.clone(), accept: Mutex::new(Some(accept)), metrics })
+        let (accept, maintenance) = (Mutex::new(Some(accept)), Mutex::default());
+        Ok(Self { shared, socket: settings.socket.clone(), accept, metrics, maintenance })
+    }
+
+    /// From now on a thread materializes the shards by the policies of their queries and closes idle ones.
+    pub fn maintain(&self, clock: SharedClock) -> Result<()> {
+        let mut maintenance = self.maintenance.lock();
+        if maintenance.is_none() && !self.shared.stopping.load(Ordering::Acquire) {
+            *maintenance = Some(Maintenance::start(&self.shared, clock)?);
+        }
+        Ok(())
     }
 
     /// The live shards, each with the materialization options its query asked for (`policy`), and the number of
@@ -97,16 +110,6 @@ impl Server {
     /// See [`Backend::begin_materialize`].
     pub fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {
         self.shared.backend.begin_materialize(shard)
-    }
-
-    /// See [`Backend::close_idle`].
-    pub fn close_idle(&self) {
-        self.shared.backend.close_idle();
-    }
-
-    /// From now on opening this shard fails with `message`, so that its job fails; with None it opens again.
-    pub fn set_shard_failure(&self, shard: &str, message: Option<&str>) {
-        self.shared.set_shard_failure(shard, message);
     }
 
     /// Connections that are open now.
@@ -130,14 +133,15 @@ impl Server {
         &self.shared.log
     }
 
-    /// Stops accepting, ends every connection (their sessions abort), closes the backend. Waits at most `timeout`
-    /// for the threads; true when all have ended. Safe to call again.
+    /// Stops accepting, ends every connection (their sessions abort) and the maintenance, closes the backend. Waits at
+    /// most `timeout` for the threads; true when every connection has ended. Safe to call again.
     pub fn stop(&self, timeout: Duration) -> bool {
         if !self.shared.stopping.swap(true, Ordering::AcqRel) {
             let _ = std::fs::remove_file(&self.socket);
             self.shared.wake.wake();
         }
         drop(self.metrics.lock().take());
+        let maintenance = self.maintenance.lock().take().map(Maintenance::stop);
         let deadline = Instant::now() + timeout;
         if let Some(thread) = self.accept.lock().take() {
             let _ = thread.join();
@@ -147,7 +151,7 @@ impl Server {
         }
         self.shared.backend.close();
         while Instant::now() < deadline {
-            if self.connections() == 0 {
+            if self.connections() == 0 && maintenance.as_ref().is_none_or(JoinHandle::is_finished) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(2));

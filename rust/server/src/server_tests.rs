@@ -417,13 +417,13 @@ fn shards_carry_the_policy_of_their_query() {
     drop(session(&world));
     let shards = world.server.shards();
     assert_eq!(shards[0]["policy"], json!({"materialization_interval": "1s"}));
-    world.server.set_shard_failure("q/default/0", Some("materialization failed 4 times in a row"));
+    world.server.shared.set_shard_failure("q/default/0", Some("materialization failed 4 times in a row"));
     let error = SessionClient::open(settings(&world), REQUEST, &quiet).unwrap_err();
     assert_eq!((error.kind(), error.message()), (ErrorKind::Store, "materialization failed 4 times in a row"));
     assert_eq!(world.server.shards()[0]["refused"], 1);
-    world.server.set_shard_failure("q/default/0", Some("materialization failed 5 times in a row"));
+    world.server.shared.set_shard_failure("q/default/0", Some("materialization failed 5 times in a row"));
     assert_eq!(world.server.shards()[0]["refused"], 1, "the same failure");
-    world.server.set_shard_failure("q/default/0", None);
+    world.server.shared.set_shard_failure("q/default/0", None);
     session(&world);
     assert_eq!(world.server.shards()[0]["refused"], 0);
 }

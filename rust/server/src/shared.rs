@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Name prefix of the options that Python's materialization policy reads.
+/// Name prefix of the options of a materialization policy.
 const POLICY_PREFIX: &str = "materialization_";
 
 /// The shared state.
@@ -154,7 +154,7 @@ impl Shared {
         Ok(Opening { shared: self, key })
     }
 
-    /// See [`crate::server::Server::set_shard_failure`].
+    /// From now on opening this shard fails with `message`, so that its job fails; with None it opens again.
     pub(crate) fn set_shard_failure(&self, shard: &str, message: Option<&str>) {
         let key = self.backend.shards().iter().find(|s| s["id"] == shard).map(shard_key);
         let mut registry = self.registry.lock();
