@@ -63,6 +63,9 @@ pub use writer::{HandleCallback, Writer};
 
 /// Memory that is kept for further sets, in sets of full size.
 const POOLED_SETS: u64 = 8;
+/// Objects in flight to a folder that takes them at once: two are written while the next one fills. More would only wait
+/// in memory that no cache of the processor holds.
+const LOCAL_OBJECTS: u64 = 3;
 /// How long close waits for running deletions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -145,7 +148,7 @@ impl ChangelogStorage {
         let counts = registry.clone();
         let log = LogWriter::new(
             store.clone(),
-            &options,
+            &Options { max_in_flight: in_flight_to(&store, &options), ..options.clone() },
             handle.clone(),
             Arc::clone(&environment.clock),
             Arc::clone(&environment.metrics),
@@ -245,6 +248,14 @@ impl ChangelogStorage {
         let _ = runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, settled).await });
         runtime.shutdown_timeout(CLOSE_TIMEOUT);
     }
+}
+
+/// Bytes that may be in flight to `store`.
+fn in_flight_to(store: &Store, options: &Options) -> u64 {
+    let object = options.persist_size_threshold.max(options.preemptive_persist_threshold);
+    let enough = object.saturating_mul(LOCAL_OBJECTS);
+    let answers_at_once = store.is_local_file() && !options.file_sync;
+    if answers_at_once { options.max_in_flight.min(enough) } else { options.max_in_flight }
 }
 
 impl Drop for ChangelogStorage {
