@@ -207,7 +207,7 @@ class Pool:
         one[:, half:] = text[np.arange(half, size) % len(text)]
         self.count = count
         self._first = one[:, 0].astype(np.int64)
-        # A batch is a view from any value on, so the pool continues for one batch after its end. Nobody can write to it.
+        # A batch is a view from any value on, so the pool continues for one batch after its end. It is immutable.
         rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
         self._size, self._values = size, pa.py_buffer(rows.tobytes())
         self._offsets = pa.py_buffer(np.arange(longest + 1, dtype=np.int32) * np.int32(size))

@@ -59,9 +59,9 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
     def append_batch(self, groups: ArrowArrayLike, values: BinaryArrayLike) -> None:
         """Appends many changes at once, in order. All key groups are checked before the first change is appended.
 
-        Values are copied, with one exception. An uncompressed log refers to values in ``bytes`` and in Arrow buffers that
-        pyarrow reports as not mutable, until their changes are durable, if 4 KiB or more of one key group are in a row.
-        Do not change the memory behind such a buffer.
+        Values are copied, with one exception. An uncompressed log refers to values in ``bytes`` and in Arrow buffers
+        that pyarrow reports as not mutable, until their changes are durable, if 4 KiB or more of one key group are in a
+        row. Do not change the memory behind such a buffer.
 
         Args:
             groups: Key groups: a numpy or Arrow array of integers, or a sequence.
