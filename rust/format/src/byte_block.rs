@@ -52,11 +52,17 @@ pub struct ByteBlock {
     lengths: Option<Vec<u32>>,
     /// Copied values.
     values: Vec<u8>,
-    /// The others, and the memory that they are in.
-    references: Vec<Reference>,
+    /// The others. In a box of their own, so that many open blocks fit into the processor's cache.
+    references: Option<Box<References>>,
+}
+
+#[derive(Debug, Default)]
+struct References {
+    all: Vec<Reference>,
+    /// The memory that they are in.
     memories: Vec<Bytes>,
-    /// Bytes of those.
-    referenced: usize,
+    /// Bytes of their values.
+    bytes: usize,
 }
 
 impl ByteBlock {
@@ -89,15 +95,16 @@ impl ByteBlock {
 
     fn refer(&mut self, lane: u16, memory: &Bytes, start: usize, length: usize) {
         self.count(lane, length as u32);
-        self.referenced += length;
-        let is_last = self.memories.last().is_some_and(|last| last.as_ptr_range() == memory.as_ptr_range());
+        let references = self.references.get_or_insert_default();
+        references.bytes += length;
+        let is_last = references.memories.last().is_some_and(|last| last.as_ptr_range() == memory.as_ptr_range());
         if !is_last {
-            self.memories.push(memory.clone());
+            references.memories.push(memory.clone());
         }
-        let (after, memory) = (self.values.len() as u32, self.memories.len() as u32 - 1);
-        match self.references.last_mut() {
+        let (after, memory) = (self.values.len() as u32, references.memories.len() as u32 - 1);
+        match references.all.last_mut() {
             Some(last) if last.follows_to(after, memory, start) => last.length += length as u32,
-            _ => self.references.push(Reference { after, memory, length: length as u32, start }),
+            _ => references.all.push(Reference { after, memory, length: length as u32, start }),
         }
     }
 
@@ -127,7 +134,7 @@ impl ByteBlock {
     /// Bytes of values.
     #[inline]
     pub fn len(&self) -> usize {
-        self.values.len() + self.referenced
+        self.values.len() + self.references.as_ref().map_or(0, |references| references.bytes)
     }
 
     /// Number of records.
@@ -155,7 +162,7 @@ impl ByteBlock {
     #[inline]
     pub fn memory(&self) -> usize {
         let lengths = self.lengths.as_ref().map_or(0, Vec::capacity);
-        let references = self.referenced + self.references.capacity() * size_of::<Reference>();
+        let references = self.references.as_ref().map_or(0, |references| references.memory());
         self.values.capacity() + references + lengths * size_of::<u32>() + self.runs.capacity() * size_of::<Run>()
     }
 
@@ -165,11 +172,12 @@ impl ByteBlock {
         let (mut copied, mut reference, mut within) = (0, 0, 0);
         lanes.enumerate().map(move |(i, lane)| {
             let length = self.length(i) as usize;
-            if let Some(found) = self.references.get(reference)
+            if let Some(References { all, memories, .. }) = self.references.as_deref()
+                && let Some(found) = all.get(reference)
                 && found.after as usize == copied
                 && length > 0
             {
-                let memory = &self.memories[found.memory as usize];
+                let memory = &memories[found.memory as usize];
                 let start = found.start + within;
                 within += length;
                 if within == found.length as usize {
@@ -185,7 +193,7 @@ impl ByteBlock {
 
     /// The values in one piece.
     pub(super) fn joined(&self) -> Cow<'_, [u8]> {
-        if self.references.is_empty() {
+        if self.references.is_none() {
             return Cow::Borrowed(&self.values);
         }
         let mut all = Vec::with_capacity(self.len());
@@ -195,25 +203,25 @@ impl ByteBlock {
 
     /// Adds the values to `parts`, without a copy; returns their checksum.
     pub(super) fn into_parts(self, own: &dyn Fn(Vec<u8>) -> Bytes, parts: &mut Vec<Bytes>) -> u32 {
-        if self.references.is_empty() {
+        let Some(references) = self.references else {
             let crc = crc32c(&self.values);
             parts.push(own(self.values));
             return crc;
-        }
+        };
         let mut crc = Crc::new();
         let mut add = |part: Bytes| {
             crc.update(&part);
             parts.push(part);
         };
         let (copied, mut at) = (own(self.values), 0);
-        for reference in &self.references {
+        for reference in &references.all {
             let (start, end) = (reference.start, reference.start + reference.length as usize);
             let after = reference.after as usize;
             if after > at {
                 add(copied.slice(at..after));
                 at = after;
             }
-            add(self.memories[reference.memory as usize].slice(start..end));
+            add(references.memories[reference.memory as usize].slice(start..end));
         }
         if copied.len() > at {
             add(copied.slice(at..));
@@ -254,6 +262,12 @@ impl ByteBlock {
 
     pub(super) fn last(&self) -> u16 {
         self.runs.last().map_or(0, |run| run.lane)
+    }
+}
+
+impl References {
+    fn memory(&self) -> usize {
+        self.bytes + self.all.capacity() * size_of::<Reference>()
     }
 }
 
