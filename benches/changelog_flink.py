@@ -193,7 +193,7 @@ def percentile(values: list[float], part: float) -> float:
 
 def pool_size(size: int) -> int:
     """How many different values there are."""
-    return 8_191 if size >= 1000 else 65_537
+    return max(509, 8_191_000 // size) if size >= 1000 else 65_537
 
 
 class Pool:
@@ -207,19 +207,20 @@ class Pool:
         one[:, half:] = text[np.arange(half, size) % len(text)]
         self.count = count
         self._first = one[:, 0].astype(np.int64)
-        # A batch is a view from any value on, so the pool continues for one batch after its end.
-        self._rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
+        # A batch is a view from any value on, so the pool continues for one batch after its end. It is immutable.
+        rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
+        self._size, self._values = size, pa.py_buffer(rows.tobytes())
         self._offsets = pa.py_buffer(np.arange(longest + 1, dtype=np.int32) * np.int32(size))
 
     def take(self, at: int, rows: int, fresh: bool = False) -> Any:
         """Values number `at` and on, as an Arrow array: a view of the pool, or a copy."""
-        data = self._rows[at % self.count : at % self.count + rows]
-        buffers = [None, self._offsets, pa.py_buffer(data.copy() if fresh else data)]
+        data = self._values.slice(at % self.count * self._size, rows * self._size)
+        buffers = [None, self._offsets, pa.py_buffer(data.to_pybytes()) if fresh else data]
         return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
     def objects(self, rows: int) -> list[bytes]:
         """The first values, as objects."""
-        return [row.tobytes() for row in self._rows[:rows]]
+        return [self._values.slice(row * self._size, self._size).to_pybytes() for row in range(rows)]
 
     def first_bytes(self, rows: int) -> int:
         """The first bytes of so many values, added up."""

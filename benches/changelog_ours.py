@@ -67,7 +67,7 @@ class Plan:
         """How many changes there are to append or to replay."""
         if self.quick:
             return 5_000 if size >= 1000 else 20_000
-        return 1_000_000 if size >= 1000 else 5_000_000
+        return 1_000_000_000 // size if size >= 1000 else 5_000_000
 
     def pool(self, size: int, seed: int, longest: int) -> Pool:
         """The values."""

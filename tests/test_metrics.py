@@ -272,6 +272,7 @@ _RUST_TESTS = {
         "core/src/shard/state_session/sweep_tests.rs",
         "counters_of_a_session_reach_the_process_with_its_commit",
     ): "changes due_timers entries_ended write_micros",
+    ("changelog/src/references_tests.rs", "p7_what_is_held_is_bounded_and_counted"): "referenced_bytes",
     ("store/src/store_tests.rs", "a_put_that_is_given_up_leaves_nothing"): "store_failures",
     ("log/src/write/attempt_tests.rs", "r02_attempts_end_at_their_limit"): "upload_failures",
 }

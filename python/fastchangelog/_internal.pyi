@@ -128,7 +128,7 @@ class ChangelogWriter:
         """
     def append_meta(self, value: bytes) -> None:
         """Appends a metadata record: readers get it before the changes of its change set, with key group -1."""
-    def _append_arrow(self, groups: _ArrowArray, values: _ArrowArray) -> None: ...
+    def _append_arrow(self, groups: _ArrowArray, values: _ArrowArray, held: int) -> None: ...
     @property
     def name(self) -> str:
         """The writer's name."""

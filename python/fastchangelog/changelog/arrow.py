@@ -1,6 +1,7 @@
 """Python's, numpy's and Arrow's data as the Arrow arrays that a changelog takes.
 
-Owns: the conversion and its errors. Does not own: which key groups a writer takes (the core).
+Owns: the conversion and its errors; whether anybody can change the memory of an array. Does not own: which key groups a
+writer takes, and which memory it refers to (the core).
 """
 
 from __future__ import annotations
@@ -38,20 +39,44 @@ def groups_of(groups: ArrowArrayLike) -> pa.Array:
         raise InvalidArgumentError(f"key groups are integers from 0 to 32767: {error}") from None
 
 
-def values_of(values: BinaryArrayLike) -> Sequence[pa.Array]:
-    """Byte strings as arrays of a binary type."""
+def values_of(values: BinaryArrayLike) -> Sequence[tuple[pa.Array, int]]:
+    """Byte strings as arrays of a binary type. The number is how many bytes a reference to the array would keep
+    allocated; 0 if they may change."""
     if isinstance(values, tuple) and len(values) == 2:
-        return [_from_offsets(*values)]
+        array = _from_offsets(*values)
+        return [(array, _held_by(array) if isinstance(values[1], bytes | pa.Buffer) else 0)]
+    made_here = isinstance(values, list)
+    return [(array, _held_by(array, made_here)) for array in _arrays_of(values)]
+
+
+def _held_by(array: pa.Array, made_here: bool = False) -> int:
+    """The size of the largest buffer around the values; 0 if a program may write to one of these buffers.
+
+    pyarrow reports memory of its own as mutable, exactly like memory that it wraps, such as numpy's.
+    """
+    buffer = array.buffers()[-1] if len(array) else None
+    size = 0
+    while buffer is not None:
+        if buffer.is_mutable and not made_here:
+            return 0
+        size = max(size, buffer.size)
+        buffer = buffer.parent
+    return size
+
+
+def _made_of(values: Any) -> Any:
+    try:
+        return pa.array(values) if hasattr(values, "__arrow_c_array__") else pa.array(values, pa.binary())
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidArgumentError(f"values are byte strings: {error}") from None
+
+
+def _arrays_of(values: Any) -> Sequence[pa.Array]:
     if isinstance(values, pa.ChunkedArray):
-        return [part for chunk in values.chunks for part in values_of(chunk)]
-    array: Any = values
-    if not isinstance(values, pa.Array):
-        try:
-            array = pa.array(values) if hasattr(values, "__arrow_c_array__") else pa.array(values, pa.binary())
-        except (pa.ArrowException, TypeError) as error:
-            raise InvalidArgumentError(f"values are byte strings: {error}") from None
-        if isinstance(array, pa.ChunkedArray):
-            return values_of(array)
+        return [part for chunk in values.chunks for part in _arrays_of(chunk)]
+    array: Any = values if isinstance(values, pa.Array) else _made_of(values)
+    if isinstance(array, pa.ChunkedArray):
+        return _arrays_of(array)
     if not (
         pa.types.is_binary(array.type)
         or pa.types.is_large_binary(array.type)

@@ -59,6 +59,10 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
     def append_batch(self, groups: ArrowArrayLike, values: BinaryArrayLike) -> None:
         """Appends many changes at once, in order. All key groups are checked before the first change is appended.
 
+        Values are copied, with one exception. An uncompressed log refers to values in ``bytes`` and in Arrow buffers
+        that pyarrow reports as not mutable, until their changes are durable, if 4 KiB or more of one key group are in a
+        row. Do not change the memory behind such a buffer.
+
         Args:
             groups: Key groups: a numpy or Arrow array of integers, or a sequence.
             values: As many byte strings: an Arrow array of binary type (or a chunked one), a sequence of ``bytes``, or
@@ -72,14 +76,14 @@ class ChangelogWriter(_internal.ChangelogWriter, Closing):
         """
         key_groups = groups_of(groups)
         arrays = values_of(values)
-        if len(key_groups) != sum(map(len, arrays)):
+        count = sum(len(array) for array, _ in arrays)
+        if len(key_groups) != count:
             raise InvalidArgumentError(
-                f"the batch has {len(key_groups)} key groups and {sum(map(len, arrays))} values; give one key group "
-                "for each value"
+                f"the batch has {len(key_groups)} key groups and {count} values; give one key group for each value"
             )
         start = 0
-        for array in arrays:
-            self._append_arrow(key_groups.slice(start, len(array)), array)
+        for array, held in arrays:
+            self._append_arrow(key_groups.slice(start, len(array)), array, held)
             start += len(array)
 
     def persist(self, from_sequence_number: int, checkpoint_id: int) -> Future[ChangelogHandle]:

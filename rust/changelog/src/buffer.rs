@@ -8,8 +8,9 @@
 //! when the set is sealed. A bucket begins with the size that it had in the set before.
 
 use super::block_pool::BlockPool;
+use bytes::Bytes;
 use fastchangelog_format::EncodedSet;
-use fastchangelog_format::byte_set::{ByteBlock, encode_byte_set};
+use fastchangelog_format::byte_set::{ByteBlock, Value, encode_byte_set};
 use fastchangelog_format::config::Compression;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::KeyGroupRange;
@@ -75,33 +76,41 @@ impl AppendBuffer {
     /// Adds a change; `key_group` must be one of the buffer's.
     #[inline]
     pub fn append(&mut self, key_group: u16, value: &[u8]) {
+        self.append_within(key_group, value, None);
+    }
+
+    /// The same for a value that lies in `memory`, if there is one, which the set then refers to.
+    #[inline]
+    pub fn append_within(&mut self, key_group: u16, bytes: &[u8], memory: Option<&Bytes>) {
         let offset = key_group - self.groups.start;
         let bucket = if self.width == 1 { offset } else { offset / self.width };
-        self.push(1 + usize::from(bucket), key_group + 1, value);
+        self.push(1 + usize::from(bucket), key_group + 1, Value { bytes, memory });
     }
 
     /// Adds a metadata record.
     pub fn append_meta(&mut self, value: &[u8]) {
-        self.push(0, 0, value);
+        self.push(0, 0, Value { bytes: value, memory: None });
     }
 
     #[inline]
-    fn push(&mut self, bucket: usize, lane: u16, value: &[u8]) {
+    fn push(&mut self, bucket: usize, lane: u16, value: Value<'_>) {
         let bucket = &mut self.buckets[bucket];
+        let length = value.bytes.len();
         let mut before = bucket.open.memory();
-        if !bucket.open.has_room(value.len(), BLOCK_TARGET) {
-            let full = std::mem::replace(&mut bucket.open, ByteBlock::in_memory(self.pool.take(BLOCK_TARGET)));
-            bucket.closed.push(full);
+        if !bucket.open.has_room(length, BLOCK_TARGET) {
+            bucket.closed.push(std::mem::take(&mut bucket.open));
             before = 0;
-        } else if bucket.open.is_empty() {
-            // A little more than last time, in steps, so that most sets need no growth.
-            let capacity = (bucket.expected + bucket.expected / 16).next_multiple_of(64).min(BLOCK_TARGET);
-            bucket.open = ByteBlock::in_memory(self.pool.take(capacity.max(value.len())));
         }
-        bucket.open.push(lane, value);
+        if bucket.open.is_empty() && value.memory.is_none() {
+            // A little more than last time, in steps, so that most sets need no growth.
+            let expected = (bucket.expected + bucket.expected / 16).next_multiple_of(64).min(BLOCK_TARGET);
+            let capacity = if bucket.closed.is_empty() { expected.max(length) } else { BLOCK_TARGET };
+            bucket.open = ByteBlock::in_memory(self.pool.take(capacity));
+        }
+        bucket.open.push_value(lane, value);
         self.memory += (bucket.open.memory() - before) as u64;
         self.records += 1;
-        self.payload += value.len() as u64;
+        self.payload += length as u64;
     }
 
     /// True when nothing was appended since the last [`AppendBuffer::seal`].
@@ -157,7 +166,7 @@ impl RawSet {
                     blocks.push(block);
                     continue;
                 }
-                block.iter().for_each(|(lane, value)| small.push(lane, value));
+                block.iter().for_each(|(lane, value)| small.push_value(lane, value));
                 self.pool.give(block.into_memory());
                 if small.len() >= SMALL_BLOCK {
                     blocks.push(std::mem::take(&mut small));
@@ -171,15 +180,15 @@ impl RawSet {
 
 /// The records of a bucket of several lanes, lane by lane; order inside a lane stays.
 fn regrouped(blocks: &[ByteBlock]) -> Vec<ByteBlock> {
-    let mut records: Vec<(u16, &[u8])> = blocks.iter().flat_map(ByteBlock::iter).collect();
+    let mut records: Vec<(u16, Value<'_>)> = blocks.iter().flat_map(ByteBlock::iter).collect();
     records.sort_by_key(|(lane, _)| *lane);
     let mut out = Vec::new();
     let mut open = ByteBlock::default();
     for (lane, value) in records {
-        if !open.has_room(value.len(), BLOCK_TARGET) {
+        if !open.has_room(value.bytes.len(), BLOCK_TARGET) {
             out.push(std::mem::take(&mut open));
         }
-        open.push(lane, value);
+        open.push_value(lane, value);
     }
     out.push(open);
     out

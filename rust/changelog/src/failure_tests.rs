@@ -294,9 +294,9 @@ fn arguments_are_refused_by_name() {
     let writer = w.writer("a");
     assert!(w.storage.create_writer("a", groups(1)).unwrap_err().message().contains("`a` is open"));
     assert!(writer.append(4, b"").unwrap_err().message().contains("key group 4"));
-    let batch = writer.append_batch(&[1, 9], [&b"x"[..], b"y"].into_iter(), &|| Ok(()));
+    let batch = writer.append_batch(&[1, 9], [&b"x"[..], b"y"].into_iter(), None, &|| Ok(()));
     assert!(batch.unwrap_err().message().contains("key group 9"));
-    assert!(writer.append_batch(&[1], [&b"x"[..], b"y"].into_iter(), &|| Ok(())).is_err());
+    assert!(writer.append_batch(&[1], [&b"x"[..], b"y"].into_iter(), None, &|| Ok(())).is_err());
     assert_eq!(writer.next_sequence_number(), 0, "nothing of a refused batch is kept");
     let unknown = Options::for_changelog(&[("persist_dealy".to_owned(), "1s".to_owned())].into()).unwrap_err();
     assert!(unknown.message().contains("`persist_delay`"), "{unknown}");

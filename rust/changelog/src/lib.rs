@@ -12,7 +12,8 @@
 //! buffer, block_pool  appends become a set             ledger     the location and the users of a writer's sets
 //! attempt             a set on its way into the log    ownership  reference counts of log objects
 //! writer              all of these, for one writer     changes    reading back
-//! gc                  the sweep                        cache_dirs folders of local copies
+//! references          values in the caller's memory    cache_dirs folders of local copies
+//! gc                  the sweep
 //! ```
 //!
 //! Owns: wiring the stages, one object per process for all writers of a storage, and its close.
@@ -30,6 +31,7 @@ pub mod changes;
 pub mod gc;
 mod ledger;
 mod ownership;
+mod references;
 pub mod writer;
 
 // `rust/shuttle-tests` compiles files of this crate a second time, with a store and primitives of its own under these
@@ -53,16 +55,21 @@ use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::threads::start_io_threads;
 use ownership::{LocalRegistry, Registry};
 use parking_lot::Mutex;
+use references::References;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
 
+pub use references::Hold;
 pub use writer::{HandleCallback, Writer};
 
 /// Memory that is kept for further sets, in sets of full size.
 const POOLED_SETS: u64 = 8;
+/// Objects in flight to a folder that takes them at once: two are written while the next one fills. More would only wait
+/// in memory that no cache of the processor holds.
+const LOCAL_OBJECTS: u64 = 3;
 /// How long close waits for running deletions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -75,6 +82,7 @@ pub(crate) struct Shared {
     /// Copies of uploaded objects on the local disk, if wanted.
     local: Option<Local>,
     pub(crate) pool: BlockPool,
+    pub(crate) references: Option<References>,
     pub(crate) runtime: Handle,
     pub(crate) metrics: SharedMetrics,
     pub(crate) clock: SharedClock,
@@ -145,7 +153,7 @@ impl ChangelogStorage {
         let counts = registry.clone();
         let log = LogWriter::new(
             store.clone(),
-            &options,
+            &Options { max_in_flight: in_flight_to(&store, &options), ..options.clone() },
             handle.clone(),
             Arc::clone(&environment.clock),
             Arc::clone(&environment.metrics),
@@ -153,7 +161,9 @@ impl ChangelogStorage {
             local_copies,
         )
         .observed_by(Box::new(move |object, sets| counts.start_tracking(&object.name, sets)));
+        let compression = options.compression_in(store.is_remote());
         let shared = Shared {
+            references: References::new(&options, compression, &environment.metrics),
             store,
             pool: BlockPool::new(options.preemptive_persist_threshold.saturating_mul(POOLED_SETS)),
             options,
@@ -245,6 +255,14 @@ impl ChangelogStorage {
         let _ = runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, settled).await });
         runtime.shutdown_timeout(CLOSE_TIMEOUT);
     }
+}
+
+/// Bytes that may be in flight to `store`.
+fn in_flight_to(store: &Store, options: &Options) -> u64 {
+    let object = options.persist_size_threshold.max(options.preemptive_persist_threshold);
+    let enough = object.saturating_mul(LOCAL_OBJECTS);
+    let answers_at_once = store.is_local_file() && !options.file_sync;
+    if answers_at_once { options.max_in_flight.min(enough) } else { options.max_in_flight }
 }
 
 impl Drop for ChangelogStorage {

@@ -218,3 +218,23 @@ fn q01_to_q09_numbers_grow_at_rollover_only() {
     assert_eq!((writer.next_sequence_number(), writer.last_appended_sequence_number()), (1, Some(0)));
     assert_eq!(active(&writer), 0);
 }
+
+#[test]
+fn p7_little_is_in_flight_to_a_folder_that_takes_it_at_once() {
+    let in_flight = |uri: &str, more: &[(&str, &str)]| {
+        let pairs = [("file_sync", "false")].iter().chain(more).map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let options = Options::for_changelog(&pairs.collect()).unwrap();
+        let metrics = SharedMetrics::default();
+        let failpoints = fastchangelog_store::failpoint::Failpoints::none();
+        let store =
+            Store::open_with(uri, &std::collections::BTreeMap::new(), None, &options, metrics, failpoints).unwrap();
+        in_flight_to(&store, &options) >> 20
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let folder = format!("file://{}", dir.path().display());
+    assert_eq!(in_flight(&folder, &[]), 30, "three objects");
+    assert_eq!(in_flight(&folder, &[("preemptive_persist_threshold", "20MiB")]), 60);
+    assert_eq!(in_flight(&folder, &[("max_in_flight", "20MiB")]), 20);
+    assert_eq!(in_flight(&folder, &[("file_sync", "true")]), 100, "a sync takes time");
+    assert_eq!(in_flight("memory://in-flight", &[]), 100);
+}

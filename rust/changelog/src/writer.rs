@@ -10,6 +10,8 @@ use super::Shared;
 use super::attempt::{self, Failure, Receiver, SealedSet};
 use super::buffer::AppendBuffer;
 use super::ledger::{Effects, Ledger, Outcome};
+use super::references::Hold;
+use bytes::Bytes;
 use fastchangelog_format::byte_set::MAX_VALUE;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::{Error, Result};
@@ -115,11 +117,19 @@ impl Writer {
         if self.inner.is_full(&state) { self.preempt(state, tick) } else { Ok(()) }
     }
 
+    /// Permission to pass [`Writer::append_batch`] the memory of its values: `bytes` bytes that keep `held` bytes
+    /// allocated, or 0 if that memory may change.
+    pub fn hold(&self, groups: &[u16], bytes: u64, held: u64) -> Option<Hold> {
+        self.inner.shared.references.as_ref()?.hold(groups, bytes, held)
+    }
+
     /// Appends many changes. All key groups are checked before the first is appended; a set may end in between.
+    /// Sets refer to values in `memory`, which never changes, until they are durable; other values are copied.
     pub fn append_batch<'a>(
         &self,
         groups: &[u16],
         values: impl ExactSizeIterator<Item = &'a [u8]>,
+        memory: Option<&Bytes>,
         tick: Tick<'_>,
     ) -> Result<()> {
         let inner = &*self.inner;
@@ -141,7 +151,7 @@ impl Writer {
             if value.len() > MAX_VALUE {
                 return Err(inner.refuse(i64::from(*group), value.len()));
             }
-            state.buffer.append(*group, value);
+            state.buffer.append_within(*group, value, memory);
             if inner.is_full(&state) {
                 self.preempt(state, tick)?;
                 state = inner.state.lock();

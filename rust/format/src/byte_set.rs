@@ -1,7 +1,7 @@
 //! Change sets of a plain changelog: byte strings in lanes (key groups, and metadata before them).
 //!
-//! Owns: the blocks that collect appends, the layout of a set, and reading all lanes or some.
-//! Does not own: header and index (`set`), which block an append goes to (`buffer` of `fastchangelog-changelog`).
+//! Owns: the layout of a set, and reading all lanes or some.
+//! Does not own: the blocks that collect appends (`byte_block`), header and index (`set`).
 //!
 //! ```text
 //! header and index | columns of all blocks | values of block 1 | values of block 2 | …
@@ -15,11 +15,14 @@
 //!
 //! Invariant: records of one lane are in the order in which they were appended.
 
+pub use super::byte_block::{ByteBlock, Value};
+
+use super::byte_block::{MAX_RECORDS, Run};
 use super::compress;
 use super::set::{
     BlockEntry, Columns, EncodedSet, MAX_BLOCK, SetIndex, SetKind, check_crc, check_kind, head_len, put_head, to_u32,
 };
-use super::wire::{Reader, crc32c, crc32c_joined, put_varint};
+use super::wire::{Reader, crc32c, crc32c_joined};
 use crate::config::Compression;
 use crate::error::{Error, Result};
 use crate::model::Lane;
@@ -28,138 +31,8 @@ use std::ops::Range;
 
 /// Highest length of one value.
 pub const MAX_VALUE: usize = 1 << 30;
-/// Most records of one block. Far below 32 bits, and high enough that few blocks reach it.
-const MAX_RECORDS: u32 = 1 << 22;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
-    records: u32,
-    lane: u16,
-}
-
-/// Values under construction, in the order of appends. Lanes must ascend when it is encoded.
-#[derive(Debug, Default)]
-pub struct ByteBlock {
-    runs: Vec<Run>,
-    records: u32,
-    /// The length of all values so far, while they have one.
-    common: u32,
-    /// Length of every value, once they differ.
-    lengths: Option<Vec<u32>>,
-    values: Vec<u8>,
-}
-
-impl ByteBlock {
-    /// An empty block that puts its values into `memory`, which is empty.
-    pub fn in_memory(memory: Vec<u8>) -> Self {
-        Self { values: memory, ..Self::default() }
-    }
-
-    /// The memory of its values.
-    pub fn into_memory(self) -> Vec<u8> {
-        self.values
-    }
-
-    /// Adds a value at the end.
-    #[inline]
-    pub fn push(&mut self, lane: u16, value: &[u8]) {
-        match self.runs.last_mut() {
-            Some(run) if run.lane == lane => run.records += 1,
-            _ => self.runs.push(Run { records: 1, lane }),
-        }
-        let length = value.len() as u32;
-        match &mut self.lengths {
-            Some(lengths) => lengths.push(length),
-            None if self.records == 0 => self.common = length,
-            None if self.common != length => self.spell_out(length),
-            None => {}
-        }
-        self.records += 1;
-        self.values.extend_from_slice(value);
-    }
-
-    #[cold]
-    fn spell_out(&mut self, next: u32) {
-        let mut lengths = Vec::with_capacity(self.records as usize * 2 + 2);
-        lengths.resize(self.records as usize, self.common);
-        lengths.push(next);
-        self.lengths = Some(lengths);
-    }
-
-    /// Bytes of values.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// True when it holds no record.
-    pub fn is_empty(&self) -> bool {
-        self.records == 0
-    }
-
-    /// True when `more` bytes fit without growing beyond `target` bytes.
-    #[inline]
-    pub fn has_room(&self, more: usize, target: usize) -> bool {
-        (self.values.len() + more <= target || self.records == 0) && self.records < MAX_RECORDS
-    }
-
-    /// True when the records of another block fit.
-    pub fn fits(&self, other: &Self) -> bool {
-        self.records.saturating_add(other.records) < MAX_RECORDS
-    }
-
-    /// Bytes of memory held.
-    #[inline]
-    pub fn memory(&self) -> usize {
-        let lengths = self.lengths.as_ref().map_or(0, Vec::capacity);
-        self.values.capacity() + lengths * size_of::<u32>() + self.runs.capacity() * size_of::<Run>()
-    }
-
-    /// Every record: lane and value.
-    pub fn iter(&self) -> impl Iterator<Item = (u16, &[u8])> {
-        let lanes = self.runs.iter().flat_map(|run| std::iter::repeat_n(run.lane, run.records as usize));
-        let mut at = 0;
-        lanes.enumerate().map(move |(i, lane)| {
-            let start = at;
-            at += self.length(i) as usize;
-            (lane, &self.values[start..at])
-        })
-    }
-
-    fn length(&self, i: usize) -> u32 {
-        self.lengths.as_ref().map_or(self.common, |lengths| lengths[i])
-    }
-
-    fn put_columns(&self, out: &mut Vec<u8>) -> Result<()> {
-        put_varint(out, self.runs.len() as u64);
-        let mut previous = self.first();
-        for run in &self.runs {
-            let step =
-                run.lane.checked_sub(previous).ok_or_else(|| Error::internal("the lanes of a block do not ascend"))?;
-            put_varint(out, u64::from(run.records));
-            put_varint(out, u64::from(step));
-            previous = run.lane;
-        }
-        match &self.lengths {
-            None => {
-                out.push(0);
-                put_varint(out, u64::from(self.common));
-            }
-            Some(lengths) => {
-                out.push(1);
-                lengths.iter().for_each(|length| put_varint(out, u64::from(*length)));
-            }
-        }
-        Ok(())
-    }
-
-    fn first(&self) -> u16 {
-        self.runs.first().map_or(0, |run| run.lane)
-    }
-}
-
 /// Encodes blocks, whose lanes ascend from block to block, as one set. Values are taken over, not copied, unless they
-/// are compressed; `own` returns their memory to its owner when they are not needed any more.
+/// are compressed; `own` returns the memory of copied ones to its owner when they are not needed any more.
 pub fn encode_byte_set(
     blocks: Vec<ByteBlock>,
     compression: Compression,
@@ -170,31 +43,25 @@ pub fn encode_byte_set(
     let mut values = Vec::with_capacity(blocks.len() + 1);
     let mut compressed = compress::Blocks::new(compression);
     for block in blocks.into_iter().filter(|block| !block.is_empty()) {
-        let raw = block.values.len();
-        if raw > MAX_VALUE || (block.records > 1 && raw > MAX_BLOCK as usize) {
+        let raw = block.len();
+        if raw > MAX_VALUE || (block.records() > 1 && raw > MAX_BLOCK as usize) {
             return Err(Error::internal(format!("a block of {raw} bytes is too large")));
         }
         block.put_columns(&mut columns)?;
-        let (first, last) = (block.first(), block.runs.last().map_or(0, |run| run.lane));
-        let stored = match compression {
-            Compression::None => own(block.values),
+        let (first, last, records) = (block.first(), block.last(), block.records());
+        let (length, crc) = match compression {
+            Compression::None => (raw, block.into_parts(own, &mut values)),
             _ => {
                 let mut out = Vec::new();
-                compressed.compress(&block.values, &mut out)?;
-                drop(own(block.values));
-                Bytes::from(out)
+                compressed.compress(&block.joined(), &mut out)?;
+                drop(own(block.into_memory()));
+                let stored = (out.len(), crc32c(&out));
+                values.push(Bytes::from(out));
+                stored
             }
         };
-        entries.push(BlockEntry {
-            first,
-            last,
-            records: block.records,
-            offset: 0,
-            length: to_u32(stored.len())?,
-            raw_length: to_u32(raw)?,
-            crc: crc32c(&stored),
-        });
-        values.push(stored);
+        let (length, raw_length) = (to_u32(length)?, to_u32(raw)?);
+        entries.push(BlockEntry { first, last, records, offset: 0, length, raw_length, crc });
     }
     let head_len = head_len(SetKind::Bytes, entries.len());
     let mut head = vec![0; head_len];

@@ -25,6 +25,7 @@
 //! segment   change sets of keyed state
 //! block     some records of such a set, in columns
 //! byte_set  change sets of a plain changelog
+//! byte_block  the blocks that collect such a set
 //! compress  none, lz4, zstd with contexts kept per thread
 //! handle    shard handles and segment indexes
 //! changelog_handle  handles of plain changelogs
@@ -41,6 +42,7 @@
 compile_error!("fastchangelog is made for Linux and macOS; on Windows, build and run it in WSL 2, which is Linux");
 
 mod block;
+mod byte_block;
 pub mod byte_set;
 pub mod changelog_handle;
 pub mod clock;

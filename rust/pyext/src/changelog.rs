@@ -2,6 +2,7 @@
 
 use crate::arrow_interface::{ForeignArray, batch_to_pyarrow};
 use crate::detached::{ProcessBound, detached, exclusive, raise};
+use crate::foreign_buffer::memory;
 use crate::futures::{Make, resolve_later, start_resolving};
 use crate::metrics;
 use crate::provider;
@@ -167,7 +168,8 @@ impl ChangelogWriter {
         }
     }
 
-    fn _append_arrow(&self, py: Python<'_>, groups: ForeignArray, values: ForeignArray) -> PyResult<()> {
+    /// `held`: bytes that stay allocated with the values, if nothing ever changes those; else 0.
+    fn _append_arrow(&self, py: Python<'_>, groups: ForeignArray, values: ForeignArray, held: u64) -> PyResult<()> {
         detached(py, |tick| {
             let writer = self.0.get(WRITER)?;
             let (groups, values) = (groups.text()?, values.text()?);
@@ -179,11 +181,13 @@ impl ChangelogWriter {
                 .ok_or_else(|| Error::invalid("key groups must be 16-bit unsigned integers"))?
                 .values();
             match values.data_type() {
-                DataType::Binary => append_slices(writer, groups, values.as_binary::<i32>(), tick),
-                DataType::LargeBinary => append_slices(writer, groups, values.as_binary::<i64>(), tick),
+                DataType::Binary => append_slices(writer, groups, values.as_binary::<i32>(), held, tick),
+                DataType::LargeBinary => append_slices(writer, groups, values.as_binary::<i64>(), held, tick),
                 DataType::FixedSizeBinary(_) => {
                     let values = values.as_fixed_size_binary();
-                    writer.append_batch(groups, (0..values.len()).map(|i| values.value(i)), tick)
+                    let bytes = values.len() * usize::try_from(values.value_length()).unwrap_or(0);
+                    let memory = memory(writer, groups, values.values(), bytes, held)?;
+                    writer.append_batch(groups, (0..values.len()).map(|i| values.value(i)), memory.as_ref(), tick)
                 }
                 other => {
                     Err(Error::invalid(format!("values of type {other} are not bytes"))
@@ -283,11 +287,14 @@ fn append_slices<O: arrow_array::OffsetSizeTrait>(
     writer: &changelog::Writer,
     groups: &[u16],
     values: &arrow_array::GenericBinaryArray<O>,
+    held: u64,
     tick: fastchangelog_format::clock::Tick<'_>,
 ) -> Result<()> {
-    let data = values.value_data();
-    let slices = values.value_offsets().windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);
-    writer.append_batch(groups, slices, tick)
+    let (data, ends) = (values.value_data(), values.value_offsets());
+    let bytes = ends.last().map_or(0, |end| end.as_usize()) - ends.first().map_or(0, |start| start.as_usize());
+    let memory = memory(writer, groups, values.values(), bytes, held)?;
+    let slices = ends.windows(2).map(|ends| &data[ends[0].as_usize()..ends[1].as_usize()]);
+    writer.append_batch(groups, slices, memory.as_ref(), tick)
 }
 
 /// A durable range of a writer's changes.

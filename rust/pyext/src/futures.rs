@@ -1,6 +1,6 @@
 //! Python's futures, and calls from the core's threads.
 //!
-//! Owns: the thread that resolves them. Does not own: the awaited work, the callbacks of a program (`futures.py`: each
+//! Owns: the thread that resolves them, which also frees objects of Python's. Does not own: the awaited work, the callbacks of a program (`futures.py`: each
 //! state has a thread of its own for those, so that this one is never held up).
 
 use crate::detached::{calling, lock, raise};
@@ -48,6 +48,26 @@ impl CoalescedCallback {
             asked.store(false, Ordering::Release);
             function.call0(py).map(drop)
         }));
+    }
+}
+
+/// Drops `object`, which may need the GIL, on that thread: not one of the core's then waits for it. Once the
+/// interpreter ends, the object is left to the end of the process.
+pub(crate) fn drop_later<T: Send + 'static>(object: T) {
+    let mut object = Left(Some(object));
+    call_later(Box::new(move |_| {
+        drop(object.0.take());
+        Ok(())
+    }));
+}
+
+/// Not dropped unless it is taken out.
+struct Left<T>(Option<T>);
+
+impl<T> Drop for Left<T> {
+    fn drop(&mut self) {
+        #[expect(clippy::mem_forget, reason = "the interpreter that it needs has ended, or is the parent's")]
+        std::mem::forget(self.0.take());
     }
 }
 

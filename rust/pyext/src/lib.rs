@@ -8,6 +8,7 @@ mod arrow_interface;
 mod changelog;
 mod detached;
 mod ending;
+mod foreign_buffer;
 mod fork;
 mod futures;
 mod handle;

@@ -238,6 +238,8 @@ process {
     log_bytes: counter batch,
     /// Bytes of change sets waiting for upload or uploading.
     in_flight_bytes: gauge,
+    /// Bytes of Arrow buffers that change sets of a plain changelog refer to.
+    referenced_bytes: gauge,
     /// Log objects that could not be written, after the last attempt.
     upload_failures: counter,
     /// Second attempts started beside slow uploads of log objects.
