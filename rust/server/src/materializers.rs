@@ -202,7 +202,7 @@ impl Materializers {
             shard.refusal = Refusal::Unmet;
         }
         let in_a_row = shard.schedule.failures_in_a_row().to_string();
-        let message = failure.as_ref().map_or("", Error::message);
+        let message = failure.as_ref().unwrap_or(cause).message();
         if failure.is_some() {
             self.shared.set_shard_failure(id, Some(message));
         }
