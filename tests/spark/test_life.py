@@ -198,7 +198,7 @@ def test_a_failure_in_a_task_ends_with_our_line(feed: Any, tmp_path: pathlib.Pat
     with pytest.raises(Exception, match="no credentials today") as error:
         run(build(source, tmp_path, storage_options={"credential_provider": provider}), tmp_path / "ckpt")
     last = _last_line_of_the_traceback(error.value)
-    said = "credentials could not be fetched: ValueError: no credentials today; see why"
+    said = "credentials could not be fetched: ValueError: no credentials today; find out why"
     assert last.startswith(f"fastchangelog.errors.RetryableError: {said}")
     assert 'KeyError("inner")' in str(error.value), "the stack of the user's own function is shown"
     assert "During handling" not in str(error.value)

@@ -70,6 +70,8 @@ class QueryCheckpoints:
         self._conf = conf or Hidden({})
         #: Locations that the core may not read, by its credentials or by the form of the state.
         self._spark_only: set[str] = set()
+        #: One connection for each location.
+        self._connected: dict[str, CoreFiles] = {}
 
     def query_id(self, location: str) -> str | None:
         """The query of the checkpoint at `location`; None if it is gone while other files are in its parent folder.
@@ -98,8 +100,11 @@ class QueryCheckpoints:
         uri = self._core_uri(location)
         if uri is None:
             return self._by_spark(location)
-        given = self._storage_options if is_same_kind(uri, self._root) else Hidden[Mapping[str, str]]({})
-        return CoreFiles(uri, Hidden(gather_storage_options(uri, given.show(), self._conf.show())))
+        if uri not in self._connected:
+            given = self._storage_options if is_same_kind(uri, self._root) else Hidden[Mapping[str, str]]({})
+            options = Hidden(gather_storage_options(uri, given.show(), self._conf.show()))
+            self._connected[uri] = CoreFiles(uri, options)
+        return self._connected[uri]
 
     def _core_uri(self, location: str) -> str | None:
         if location in self._spark_only:

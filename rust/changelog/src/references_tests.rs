@@ -156,7 +156,7 @@ fn p7_what_is_held_is_bounded_and_counted() {
 }
 
 #[test]
-fn a_set_that_failed_refers_to_the_same_bytes_until_it_is_durable() {
+fn a_failed_set_refers_to_the_same_bytes_until_durable() {
     let w = world(&[("max_attempts", "1")]);
     let writer = w.writer("a");
     let changes = values(3, 5_000);

@@ -268,7 +268,7 @@ fn the_thread_ends_after_the_run_that_works() {
 }
 
 #[test]
-fn m09_a_failed_begin_and_a_failed_complete_count_as_failed_runs() {
+fn m09_a_failed_begin_or_complete_counts_as_a_failed_run() {
     for failure in ["begin", "complete", "panic"] {
         let mut world = World::new(&["shard"], &[EAGER[0], EAGER[1], ("max_failures", "0")]);
         {

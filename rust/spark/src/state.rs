@@ -163,7 +163,7 @@ impl StateReader {
         let mut steps = Vec::new();
         let older = match &version.id {
             Some(_) => self.lineage(version).await?,
-            None => (1..version.number).map(|number| StoreVersion { number, id: None }).collect(),
+            None => self.after_snapshot(version.number),
         };
         let mut next = version.number;
         for at in older.iter().chain([version]).rev() {
@@ -191,6 +191,14 @@ impl StateReader {
             return Err(self.missing(version, &format!("no snapshot is at or before version {}", next + 1)));
         }
         Ok((Base::Empty, reversed(steps)))
+    }
+
+    /// The versions of format 1 before one, from the newest snapshot on.
+    fn after_snapshot(&self, number: u64) -> Vec<StoreVersion> {
+        let is_snapshot = |n: &u64| self.names.contains(&format!("{n}.{}", self.provider.snapshot_suffix()));
+        let numbers = self.names.iter().filter_map(|name| number_of(name, self.provider.snapshot_suffix()));
+        let first = numbers.filter(|n| *n < number).filter(is_snapshot).max().unwrap_or(1);
+        (first..number).map(|number| StoreVersion { number, id: None }).collect()
     }
 
     /// The versions before one, from the snapshot on that its changelog names; none if it is a snapshot itself.

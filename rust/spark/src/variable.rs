@@ -1,4 +1,4 @@
-//! The values of one variable of a processor that holds a text for each key: after any batch, of all partitions.
+//! The texts of one variable of a processor, whose values begin with one: after any batch, of all partitions.
 //!
 //! Owns: the check that the variable is such a one, the order of reading, which lets each file be read once.
 //! Does not own: the meaning of the texts (the caller's), which batches count (the caller).
@@ -40,8 +40,8 @@ struct Field {
 }
 
 impl TextVariable {
-    /// The variable `name` of `operator`, whose value is a struct with one text of the same name. `scratch` is an empty
-    /// folder of this machine.
+    /// The variable `name` of `operator`, whose value is a struct that begins with a text of the same name. `scratch` is an
+    /// empty folder of this machine.
     pub async fn open(
         checkpoint: &Checkpoint,
         files: &StateFiles,
@@ -54,7 +54,7 @@ impl TextVariable {
         let family = families.iter().find(|family| family.name == name);
         let value = family.map(|family| family.value_type.as_str()).unwrap_or_default();
         let found: Option<Struct> = serde_json::from_str(value).ok();
-        let is_text = |s: &Struct| matches!(&s.fields[..], [f] if f.name == name && f.r#type == "string");
+        let is_text = |s: &Struct| matches!(&s.fields[..], [f, ..] if f.name == name && f.r#type == "string");
         if !found.as_ref().is_some_and(is_text) {
             let number = operator.number;
             return Err(Error::schema(format!(
@@ -125,6 +125,7 @@ fn texts(reader: &StateReader, name: &str) -> Result<Vec<String>> {
     let mut found = Vec::new();
     reader.scan(Some(name), None, |_, value| {
         let row = value.split_first().filter(|(version, _)| **version == ROW_VERSION);
+        // The first field is at the same place in each row of up to 64 fields.
         let row = row.and_then(|(_, row)| UnsafeRow::new(row, 1)).ok_or_else(|| damaged(name))?;
         if !row.is_null(0) {
             let text = row.bytes(0).and_then(|bytes| std::str::from_utf8(bytes).ok());
@@ -136,5 +137,5 @@ fn texts(reader: &StateReader, name: &str) -> Result<Vec<String>> {
 }
 
 fn damaged(name: &str) -> Error {
-    Error::corrupt(format_args!("a value of `{name}`"), 0, "it is not a row with one text")
+    Error::corrupt(format_args!("a value of `{name}`"), 0, "it is not a row that begins with a text")
 }
