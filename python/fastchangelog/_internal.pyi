@@ -872,8 +872,8 @@ class SparkCheckpoint:
     def operators(self, batch: int) -> list[tuple[int, str, str]]:
         """The stateful operators at a batch: Spark's number and name, and the properties of a processor as JSON."""
     def variable(self, operator: int, name: str, batch: int, scratch: str) -> TextVariable:
-        """A reader of the variable `name`, whose values begin with a text. `batch` is the newest that it will read; `scratch` an
-        empty local folder, which the caller removes."""
+        """A reader of the variable `name`, whose values begin with a text. `batch` is the newest that it will read;
+        `scratch` an empty local folder, which the caller removes."""
 
 @final
 class TextVariable:
