@@ -64,6 +64,10 @@ def killed_client(one: Job, step: str) -> None:
     client.stdout.close()
 
 
+#: The kernel keeps 15 characters of a thread's name.
+IO_THREAD = "fastchangelog-i"
+
+
 def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
     """Descriptors, threads, local folders, and the gauges of what sessions take."""
     process = Path(f"/proc/{one.pid()}")
@@ -76,7 +80,10 @@ def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
     counters = one.metrics()
     names = ("memory_sessions", "memory_log", "memory_uploads", "memory_downloads", "server_connections")
     gauges = {name: counters[name] for name in names}
-    return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir())), folders, gauges
+    # Threads that block for the store are a pool: how many live on depends on which of them gets the next work.
+    threads = [(thread / "comm").read_text() for thread in (process / "task").iterdir()]
+    own = [name for name in threads if not name.startswith(IO_THREAD)]
+    return len(list((process / "fd").iterdir())), len(own), folders, gauges
 
 
 def is_given_back(one: Job, before: tuple[int, int, list[str], dict[str, int]]) -> bool:

@@ -39,7 +39,7 @@ def upload(bucket: Place, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.0", "4.3"])
-def test_a_checkpoint_in_a_bucket_is_read_as_one_in_a_folder(bucket: S3Place, version: str) -> None:
+def test_a_checkpoint_in_a_bucket_is_read_as_in_a_folder(bucket: S3Place, version: str) -> None:
     """Its location has characters that a URI escapes and that Spark takes as they are."""
     upload(bucket, version)
     location = f"s3a://{bucket.bucket}/{FOLDER}"
@@ -58,7 +58,7 @@ def test_a_checkpoint_in_a_bucket_is_read_as_one_in_a_folder(bucket: S3Place, ve
     assert reader.time_of(location, BATCHES[-1]) > 0
 
 
-def test_a_folder_without_a_checkpoint_is_told_from_one_that_is_gone(bucket: S3Place) -> None:
+def test_a_folder_without_a_checkpoint_is_not_one_that_is_gone(bucket: S3Place) -> None:
     reader = checkpoints(bucket.credentials, bucket.uri)
     location = f"s3a://{bucket.bucket}/{FOLDER}"
     with pytest.raises(StateNotFoundError, match="exists; check that this machine can see it"):
@@ -70,7 +70,7 @@ def test_a_folder_without_a_checkpoint_is_told_from_one_that_is_gone(bucket: S3P
         reader.query_id(location)
 
 
-def test_refused_requests_are_errors_and_never_a_missing_checkpoint(bucket: S3Place) -> None:
+def test_refused_requests_never_mean_a_missing_checkpoint(bucket: S3Place) -> None:
     upload(bucket, "4.3")
     reader = checkpoints(bucket.credentials, bucket.uri)
     location = f"s3a://{bucket.bucket}/{FOLDER}"
