@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,13 @@ def killed_client(one: Job, step: str) -> None:
 IO_THREAD = "fastchangelog-i"
 
 
+def thread_names(process: Path) -> Iterator[str]:
+    """The names of threads that live."""
+    for thread in (process / "task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended since
+            yield (thread / "comm").read_text()
+
+
 def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
     """Descriptors, threads, local folders, and the gauges of what sessions take."""
     process = Path(f"/proc/{one.pid()}")
@@ -81,8 +88,7 @@ def held(one: Job) -> tuple[int, int, list[str], dict[str, int]]:
     names = ("memory_sessions", "memory_log", "memory_uploads", "memory_downloads", "server_connections")
     gauges = {name: counters[name] for name in names}
     # Threads that block for the store are a pool: how many live on depends on which of them gets the next work.
-    threads = [(thread / "comm").read_text() for thread in (process / "task").iterdir()]
-    own = [name for name in threads if not name.startswith(IO_THREAD)]
+    own = [name for name in thread_names(process) if not name.startswith(IO_THREAD)]
     return len(list((process / "fd").iterdir())), len(own), folders, gauges
 
 
