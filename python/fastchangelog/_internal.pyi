@@ -858,15 +858,11 @@ class SparkCheckpoint:
     def uri(self) -> str:
         """The folder, without credentials."""
     def has_files(self) -> bool:
-        """True if a file is anywhere in the folder."""
-    def query_id(self) -> str | None:
-        """The query that the checkpoint belongs to; None without metadata."""
+        """True if a file is anywhere in the folder, other than those whose path has a part with `.` or `_` in front."""
     def batches(self, log: str) -> dict[int, float]:
         """The batches in `offsets` or `commits`, and when each entry was written, in seconds since the epoch."""
     def read(self, name: str) -> bytes | None:
         """The bytes of a file; None if there is none."""
-    def planned_millis(self, batch: int) -> int | None:
-        """When a batch was planned, in milliseconds since the epoch; None if its entry does not say so."""
     def unreadable_form(self, batch: int) -> str | None:
         """The setting that gave the state after `batch` a form that only Spark reads; None if there is none."""
     def operators(self, batch: int) -> list[tuple[int, str, str]]:

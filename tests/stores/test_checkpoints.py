@@ -63,6 +63,10 @@ def test_a_folder_without_a_checkpoint_is_not_one_that_is_gone(bucket: S3Place) 
     location = f"s3a://{bucket.bucket}/{FOLDER}"
     with pytest.raises(StateNotFoundError, match="exists; check that this machine can see it"):
         reader.query_id(location)
+    bucket.write("queries/.keep", b"")
+    bucket.write("queries/_temporary/0", b"")
+    with pytest.raises(StateNotFoundError, match="exists; check that this machine can see it"):
+        reader.query_id(location)
     bucket.write("queries/other", b"")
     assert reader.query_id(location) is None, "other files are beside it, so it was removed"
     bucket.write(f"{FOLDER}/notes.txt", b"")

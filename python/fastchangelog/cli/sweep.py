@@ -202,7 +202,7 @@ def sweep(request: SweepRequest) -> SweepResult:
     from fastchangelog import _internal
     from fastchangelog.gc.collector import Collector
     from fastchangelog.options import gather_options, gather_storage_options, parse_duration, refuse_secrets
-    from fastchangelog.savepoints.source import StateSource, source_checkpoints
+    from fastchangelog.savepoints.source import command_checkpoints
 
     grace = parse_duration("--grace", request.grace).total_seconds()
     _check_root(request.root)
@@ -214,10 +214,9 @@ def sweep(request: SweepRequest) -> SweepResult:
     for location in request.checkpoints:
         refuse_secrets("the checkpoint", location)
     with on_demand(Hidden(request.conf), "sweep", request.status) as session:
-        source = StateSource("", request.root, storage_options=request.storage_options, conf=request.conf)
         collector = Collector(
             root,
-            source_checkpoints(session, request.root, source),
+            command_checkpoints(session, request.root, request.storage_options, request.conf),
             grace=grace,
             clock=time.time,
             locations=request.checkpoints,

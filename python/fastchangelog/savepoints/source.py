@@ -8,6 +8,7 @@ Does not own: reading checkpoints (`checkpoints.handles`), the assignment of han
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,7 @@ __all__ = [
     "ProgressReport",
     "StateSource",
     "absolute_uri",
-    "source_checkpoints",
+    "command_checkpoints",
     "find_handles",
     "savepoint_folder",
     "scratch_folder",
@@ -85,7 +86,7 @@ def find_handles(source: StateSource) -> FoundHandles:
     uri = existing_folder(source.root)
     root = _internal.ObjectFolder(uri, {}, storage_options_of(uri, source).show())
     with source.session() as session:
-        checkpoints = source_checkpoints(session, uri, source)
+        checkpoints = command_checkpoints(session, uri, source.storage_options, source.conf)
         query, batch, operators = checkpoints.handles(source.checkpoint, source.batch)
         planned = checkpoints.time_of(source.checkpoint, batch)
     found = choose_state(
@@ -102,29 +103,36 @@ def find_handles(source: StateSource) -> FoundHandles:
     return FoundHandles(query, found.name, batch, planned, handles, root.child(f"{query}/{found.name}").uri)
 
 
-def source_checkpoints(session: Callable[[], SparkSession], root: str, source: StateSource) -> QueryCheckpoints:
+def command_checkpoints(
+    session: Callable[[], SparkSession], root: str, storage_options: Mapping[str, str], conf: Mapping[str, str]
+) -> QueryCheckpoints:
     """The reader of checkpoints for a command; Spark is started for those that the core does not read."""
     return QueryCheckpoints(
         by_spark(session),
-        default_fs=default_file_system(source.conf),
+        default_fs=default_file_system(conf),
         root=root,
-        storage_options=Hidden({name: str(value) for name, value in source.storage_options.items()}),
-        conf=Hidden(source.conf),
+        storage_options=Hidden(storage_options),
+        conf=Hidden(conf),
     )
 
 
 def by_spark(session: Callable[[], SparkSession]) -> Callable[[str], CheckpointFiles]:
     """Opens locations through Spark, where PySpark is installed."""
 
+    @functools.cache
+    def opener() -> Callable[[str], CheckpointFiles]:
+        from fastchangelog.spark.checkpoint.files import files_by_spark
+
+        return files_by_spark(session)
+
     def open_files(location: str) -> CheckpointFiles:
         try:
-            from fastchangelog.spark.checkpoint.files import files_by_spark
+            return opener()(location)
         except ImportError as error:
             raise InvalidArgumentError(
-                f"{location} is read with Spark, and not without it as file://, s3://, gs:// and az://: {error}; "
+                f"only Spark can read {location}, where file://, s3://, gs:// and az:// need no Spark: {error}; "
                 "install fastchangelog[spark]"
             ) from None
-        return files_by_spark(session)(location)
 
     return open_files
 

@@ -55,11 +55,7 @@ impl SparkCheckpoint {
     fn has_files(&self, py: Python<'_>) -> PyResult<bool> {
         let (store, _) = self.folder.get(WHAT).map_err(|e| raise(py, &e))?;
         let store = store.clone();
-        self.run(py, |_| async move { store.has_objects().await })
-    }
-
-    fn query_id(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.run(py, |checkpoint| async move { checkpoint.query_id().await })
+        self.run(py, |_| async move { store.has_visible_objects().await })
     }
 
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of this age are exact")]
@@ -75,11 +71,6 @@ impl SparkCheckpoint {
     fn read<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let bytes = self.run(py, |checkpoint| async move { checkpoint.read(name).await })?;
         Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
-    }
-
-    fn planned_millis(&self, py: Python<'_>, batch: u64) -> PyResult<Option<i64>> {
-        let offset = self.run(py, |checkpoint| async move { checkpoint.offset(batch).await })?;
-        Ok(offset.map(|offset| offset.batch_timestamp_ms).filter(|millis| *millis != 0))
     }
 
     fn unreadable_form(&self, py: Python<'_>, batch: u64) -> PyResult<Option<String>> {

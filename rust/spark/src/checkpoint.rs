@@ -11,7 +11,6 @@ use fastchangelog_format::error::{Error, Result};
 use fastchangelog_store::Store;
 use std::collections::BTreeMap;
 
-const METADATA: &str = "metadata";
 const STATE: &str = "state";
 /// The settings of a query that change the form of its state, and their only values that are read.
 const FORMS: [(&str, &str); 2] = [
@@ -33,12 +32,6 @@ impl Checkpoint {
     /// The checkpoint in the folder `store`.
     pub fn new(store: Store) -> Self {
         Self { store }
-    }
-
-    /// The query's id; none if the folder has no metadata.
-    pub async fn query_id(&self) -> Result<Option<String>> {
-        let bytes = self.store.get_named(METADATA).await?;
-        bytes.map(|bytes| logs::query_id(&self.address(METADATA), &bytes)).transpose()
     }
 
     /// The batches of a log, and when each entry was written, in milliseconds since the epoch.

@@ -1,4 +1,4 @@
-//! The logs of a query: its metadata, the planned and the committed batches.
+//! The logs of a query: the planned and the committed batches.
 //!
 //! Owns: the content of their entries.
 //! Does not own: which entries there are (`checkpoint`).
@@ -48,17 +48,6 @@ pub struct Offset {
     pub conf: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    id: String,
-}
-
-/// The query's id, from `metadata`.
-pub(crate) fn query_id(name: &str, bytes: &[u8]) -> Result<String> {
-    let found: Metadata = parsed(name, bytes)?;
-    Ok(found.id)
-}
-
 /// The entry of a commit.
 pub(crate) fn commit(name: &str, bytes: &[u8]) -> Result<Commit> {
     parsed(name, second_line(name, bytes)?)
@@ -101,7 +90,6 @@ mod tests {
 
     #[test]
     fn entries_are_read() {
-        assert_eq!(query_id("metadata", br#"{"id":"a-b"}"#).unwrap(), "a-b");
         let text = b"v2\n{\"nextBatchWatermarkMs\":7,\"stateUniqueIds\":{\"0\":[[\"x\"],[\"y\",null]]}}";
         let found = commit("commits/1", text).unwrap();
         assert_eq!(found.next_batch_watermark_ms, 7);
@@ -118,6 +106,5 @@ mod tests {
             let error = commit("commits/3", text).unwrap_err();
             assert!(error.message().contains("commits/3"), "{error}");
         }
-        assert!(query_id("metadata", b"{}").is_err());
     }
 }

@@ -75,11 +75,13 @@ impl Store {
             .await
     }
 
-    /// True if an object is anywhere in this folder.
-    pub async fn has_objects(&self) -> Result<bool> {
+    /// True if an object is anywhere in this folder, other than hidden ones: those with `.` or `_` at the start of their
+    /// name or of a folder's.
+    pub async fn has_visible_objects(&self) -> Result<bool> {
         if let Some(root) = self.inner.local.clone() {
             let folder = root.join(&self.below_root);
-            let found = tokio::task::spawn_blocking(move || has_files(folder)).await.map_err(Error::internal)?;
+            let found =
+                tokio::task::spawn_blocking(move || has_visible_files(folder)).await.map_err(Error::internal)?;
             return found.map_err(|e| unreadable(&self.uri, &e));
         }
         let path = if self.prefix.is_empty() { None } else { Some(self.path("")?) };
@@ -88,9 +90,18 @@ impl Store {
             .requests
             .run(self.call("list", "", None), |_| async {
                 let mut stream = self.inner.store.list(path.as_ref());
-                let first = tokio::time::timeout(limit, stream.next()).await;
-                let first = first.map_err(|_| Failure::Again(format!("no answer within {limit:?}")))?;
-                Ok(first.transpose()?.is_some())
+                loop {
+                    let next = tokio::time::timeout(limit, stream.next()).await;
+                    match next.map_err(|_| Failure::Again(format!("no answer within {limit:?}")))? {
+                        None => return Ok(false),
+                        Some(meta) => {
+                            let listed = self.listed(&meta?);
+                            if listed.is_some_and(|l| !l.name.split('/').any(is_hidden)) {
+                                return Ok(true);
+                            }
+                        }
+                    }
+                }
             })
             .await
     }
@@ -138,8 +149,13 @@ impl Store {
     }
 }
 
-/// True if a file is anywhere below a folder; false if the folder is not there.
-fn has_files(folder: PathBuf) -> io::Result<bool> {
+/// True for the name of a file or folder that Spark's readers leave out.
+fn is_hidden(name: &str) -> bool {
+    name.starts_with(['.', '_'])
+}
+
+/// True if a file is anywhere below a folder, other than hidden ones; false if the folder is not there.
+fn has_visible_files(folder: PathBuf) -> io::Result<bool> {
     let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         let entries = match std::fs::read_dir(&folder) {
@@ -148,6 +164,9 @@ fn has_files(folder: PathBuf) -> io::Result<bool> {
         };
         for entry in entries {
             let entry = entry?;
+            if is_hidden(&entry.file_name().to_string_lossy()) {
+                continue;
+            }
             if !entry.file_type()?.is_dir() {
                 return Ok(true);
             }
