@@ -2,7 +2,7 @@
 //!
 //! Owns: their names, numbers and types, and the text that keeps them in handles.
 //! Does not own: which types of values may follow each other (`columns::evolution`), the catalog of a processor
-//! (`states::catalog`).
+//! (`kinds::catalog`).
 //!
 //! Values of encoding 2 have the version of their type in front, and the catalog keeps all versions. Values of encoding 1 have
 //! none: they are those of states that an earlier release has made, of timers and of accumulators, and have one type for ever.
@@ -12,7 +12,8 @@
 //! 2. a version, once given to a type of values, is that type's forever;
 //! 3. a declaration that is refused leaves nothing.
 
-use crate::states::catalog::{Kind, MAX_NAME, MAX_STATES};
+use crate::kinds::Kind;
+use crate::kinds::catalog::{MAX_NAME, MAX_STATES};
 use fastchangelog_columns::aggregate::schema_difference;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, ErrorKind, Result};

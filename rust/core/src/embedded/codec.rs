@@ -6,7 +6,7 @@ use super::catalog::{Declaration, Entry};
 use super::core::Core;
 use super::lifetime::Lifetime;
 use super::member::Member;
-use crate::states::catalog::Kind;
+use crate::kinds::Kind;
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
 use fastchangelog_columns::codec::EncodedKeys;

@@ -12,9 +12,9 @@
 
 use super::GROUP;
 use super::core::Core;
+use crate::kinds::Kind;
 use crate::kinds::sweep::{self, Allowance, Outcome};
 use crate::kinds::view::View;
-use crate::states::catalog::Kind;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
 use std::collections::BTreeMap;

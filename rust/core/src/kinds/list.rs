@@ -13,7 +13,7 @@ use super::page::{At, Keys, ListPlace, OfKey, Page, PageBounds, Rows};
 use super::sweep::Outcome;
 use super::view::View;
 use super::write::{APPEND, Bytes, CLEAR, Changes, PUT, Write};
-use super::{RowGroups, StateKind, StateRef, place_of};
+use super::{Held, RowGroups, StateKind, StateRef, place_of};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use fastchangelog_columns::codec::hash_key;
@@ -89,6 +89,10 @@ pub(crate) fn heads<'k>(
 }
 
 impl StateKind for ListKind {
+    fn held(&self) -> Held {
+        Held::Elements
+    }
+
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
         let all = changes.values.is_some_and(Bytes::is_whole);
         let has_values =

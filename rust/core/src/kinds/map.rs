@@ -16,7 +16,7 @@ use super::distinct::Distinct;
 use super::page::{At, Keys, OfKey, Page, PageBounds, Rows};
 use super::view::View;
 use super::write::{Bytes, CLEAR, Changes, DELETE, PUT, Write};
-use super::{RowGroups, StateKind, StateRef, place_of};
+use super::{Held, RowGroups, StateKind, StateRef, place_of};
 use crate::states::look_up::Values;
 use crate::states::under::Spare;
 use fastchangelog_columns::codec::hash_key;
@@ -78,6 +78,10 @@ pub(crate) fn look_up(
 }
 
 impl StateKind for MapKind {
+    fn held(&self) -> Held {
+        Held::Entries
+    }
+
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
         (0..changes.len()).find_map(|row| {
             let (sub, value) = (changes.sub(row).is_some(), changes.value(row).is_some());

@@ -1,8 +1,9 @@
-//! The kinds of states: how each lies in entries, and what reads, writes, pages, sweeps of it are.
+//! The kinds of states, and the declared ones: how each lies in entries, and what reads, writes, pages, sweeps of it are.
 //!
 //! value, map, list, timers: one file a kind, which implements [`StateKind`]; list_layout, list_sweep, timer_layout,
 //! first_timer: parts of these; view: changes and live version read as one; write: the rows of a write; page: pages of
-//! entries; sweep: the removal of expired entries; hints: bounds that save reads; distinct: distinct keys
+//! entries; sweep: the removal of expired entries; hints: bounds that save reads; distinct: distinct keys; catalog: the
+//! states that a processor has declared
 //!
 //! Owns: every operation on entries, whichever host asks: a session of the state server, a session that keeps nothing, an
 //! embedded state.
@@ -11,6 +12,7 @@
 //!
 //! A host calls a kind once per call, never once per row.
 
+pub(crate) mod catalog;
 pub(crate) mod distinct;
 pub(crate) mod first_timer;
 pub(crate) mod hints;
@@ -28,7 +30,6 @@ pub(crate) mod value;
 pub(crate) mod view;
 pub(crate) mod write;
 
-use crate::states::catalog::Kind;
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use crate::states::times::TIME;
@@ -37,10 +38,59 @@ use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{KeyGroup, StateId};
 use list_layout::ListLayout;
 use page::{At, Keys, ListPlace, OfKey, Page, PageBounds, Rows};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use sweep::Outcome;
 use view::View;
 use write::{Changes, Write};
+
+/// The kinds of states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Value,
+    List,
+    Map,
+    Timers,
+    /// Its entries are values that are combined.
+    Aggregating,
+}
+
+impl Kind {
+    /// As catalogs name it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Value => "value",
+            Self::List => "list",
+            Self::Map => "map",
+            Self::Timers => "timers",
+            Self::Aggregating => "aggregating",
+        }
+    }
+
+    /// The operations of this kind.
+    pub(crate) fn rules(self) -> &'static dyn StateKind {
+        match self {
+            Self::Value | Self::Aggregating => &value::ValueKind,
+            Self::Map => &map::MapKind,
+            Self::List => &list::ListKind,
+            Self::Timers => &timers::TimerKind,
+        }
+    }
+}
+
+/// What a key has in a state, and so how it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// One value.
+    Value,
+    /// Elements in an order of their own.
+    Elements,
+    /// Entries by map key.
+    Entries,
+    /// Times.
+    Times,
+}
 
 /// A state as one call uses it.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +153,9 @@ impl RowGroups<'_> {
 
 /// One kind of state. Its entries are at a place: a state and a key group.
 pub(crate) trait StateKind: Sync {
+    /// What a key has.
+    fn held(&self) -> Held;
+
     /// The first row that is no change of this kind, and why.
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)>;
 
@@ -187,18 +240,6 @@ pub(crate) trait StateKind: Sync {
     ) -> Result<Outcome> {
         let _ = stored;
         sweep::sweep_values(found, now)
-    }
-}
-
-impl Kind {
-    /// The operations of this kind.
-    pub(crate) fn rules(self) -> &'static dyn StateKind {
-        match self {
-            Self::Value | Self::Aggregating => &value::ValueKind,
-            Self::Map => &map::MapKind,
-            Self::List => &list::ListKind,
-            Self::Timers => &timers::TimerKind,
-        }
     }
 }
 

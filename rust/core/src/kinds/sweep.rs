@@ -11,7 +11,7 @@
 //!
 //! Invariant: nothing is removed that has not ended.
 
-use crate::states::catalog::Kind;
+use super::Kind;
 use crate::states::layers::Layers;
 use crate::states::scan::{Found, MergedCursor};
 use crate::states::{Place, ttl};

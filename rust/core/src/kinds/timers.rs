@@ -12,7 +12,7 @@ use super::page::{At, OfKey, Rows};
 use super::timer_layout::{BY_KEY, PAGE_BYTES, push_by_key, push_by_time, split_by_key, split_by_time, times_of_key};
 use super::view::View;
 use super::write::{CLEAR, Changes, DELETE, PUT, Write};
-use super::{RowGroups, StateKind, StateRef, place_of};
+use super::{Held, RowGroups, StateKind, StateRef, place_of};
 use crate::states::Place;
 use crate::states::layers::Layers;
 use crate::states::scan::Found;
@@ -33,6 +33,10 @@ const LEAST_BYTES: usize = 16 << 10;
 pub(super) struct TimerKind;
 
 impl StateKind for TimerKind {
+    fn held(&self) -> Held {
+        Held::Times
+    }
+
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
         (0..changes.len()).find_map(|row| {
             let why = match changes.op(row) {

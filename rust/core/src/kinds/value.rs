@@ -9,7 +9,7 @@
 use super::page::{At, OfKey, Rows};
 use super::view::View;
 use super::write::{Bytes, CLEAR, Changes, DELETE, Ops, PUT, Write};
-use super::{RowGroups, StateKind, StateRef, place_of};
+use super::{Held, RowGroups, StateKind, StateRef, place_of};
 use crate::states::look_up::Values;
 use fastchangelog_format::error::Result;
 
@@ -28,6 +28,10 @@ pub(crate) fn look_up(
 }
 
 impl StateKind for ValueKind {
+    fn held(&self) -> Held {
+        Held::Value
+    }
+
     fn refusal(&self, changes: Changes<'_>) -> Option<(usize, &'static str)> {
         if matches!(changes.ops, Ops::All(PUT)) && changes.values.is_some_and(Bytes::is_whole) {
             return None;

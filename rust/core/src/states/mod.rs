@@ -2,7 +2,7 @@
 //!
 //! layers: changes in memory; entries: those of one state and key group; spilled: changes on the local disk; under: what lies
 //! under the changes in memory; look_up: values of some keys; scan: keys in order; net, net_spilled: the change set of a version;
-//! catalog: the declared states; ttl, times: the expiry of an entry
+//! ttl, times: the expiry of an entry
 //!
 //! Owns: reading changes and live version as one, the difference between them.
 //! Does not own: what entries mean (`kinds`), which version is live and when changes become a version (`shard`, `embedded`).
@@ -10,7 +10,6 @@
 //! A state has a part for each key group, its [`Place`]; an embedded state has one key group. All entries of one key are in
 //! the key group of that key.
 
-pub(crate) mod catalog;
 pub(crate) mod entries;
 pub(crate) mod layer;
 pub(crate) mod layers;

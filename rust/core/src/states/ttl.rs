@@ -1,7 +1,7 @@
 //! Entries that end.
 //!
 //! Owns: the eight bytes before a value that say when it ends, and whether it has.
-//! Does not own: which states have them (`catalog`), the removal of what has ended (`sweep`).
+//! Does not own: which states have them (`kinds::catalog`), the removal of what has ended (`sweep`).
 //!
 //! The time is in milliseconds since the epoch. A value is there as long as its end is later than now.
 

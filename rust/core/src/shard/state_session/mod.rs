@@ -36,10 +36,10 @@ use super::base::{Base, Part};
 use super::hold::ShardHold;
 use super::session_counters::SessionCounters;
 use super::session_environment::SessionEnvironment;
-use crate::kinds::StateRef;
+use crate::kinds::catalog::{DeclaredState, ProcessorCatalog};
 use crate::kinds::hints::StateHints;
 use crate::kinds::view::View;
-use crate::states::catalog::{DeclaredState, Kind, ProcessorCatalog};
+use crate::kinds::{Held, StateRef};
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, KeyGroup, KeyGroupRange, ShardHandle, StateId, key_group_of};
@@ -173,17 +173,21 @@ impl StateSession {
         self.declared.as_ref().ok_or_else(|| Error::invalid("the session has no declared states; call declare first"))
     }
 
-    /// A declared state of one of these kinds.
-    fn used(&self, id: StateId, kinds: &[Kind], what: &str) -> Result<StateRef> {
+    /// A declared state.
+    fn used(&self, id: StateId) -> Result<StateRef> {
         let Declared { catalog, now, .. } = self.declared()?;
-        let DeclaredState { name, kind, ttl, .. } = catalog.state(id)?;
-        if !kinds.contains(kind) {
-            return Err(Error::invalid(format!(
-                "the state `{name}` has the kind {}, which does not {what}",
-                format!("{kind:?}").to_lowercase()
-            )));
-        }
+        let DeclaredState { kind, ttl, .. } = catalog.state(id)?;
         Ok(StateRef { id, kind: *kind, ttl: *ttl, now: *now })
+    }
+
+    /// A declared state whose keys have one of these; other states do not `what`.
+    fn used_as(&self, id: StateId, held: &[Held], what: &str) -> Result<StateRef> {
+        let state = self.used(id)?;
+        if held.contains(&state.kind.rules().held()) {
+            return Ok(state);
+        }
+        let DeclaredState { name, kind, .. } = self.declared()?.catalog.state(id)?;
+        Err(Error::invalid(format!("the state `{name}` has the kind {}, which does not {what}", kind.name())))
     }
 
     /// The key group of a key.

@@ -6,8 +6,7 @@
 use super::StateSession;
 use crate::kinds::page::{At, Keys, OfKey, Page, PageBounds, Rows, StatePlace, entry_fields};
 use crate::kinds::write::Bytes;
-use crate::kinds::{RowGroups, map, value};
-use crate::states::catalog::Kind;
+use crate::kinds::{Held, RowGroups, map, value};
 use arrow_array::{Array, BinaryArray, BooleanArray, ListArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field};
@@ -20,10 +19,8 @@ use std::time::Instant;
 /// single value may be larger.
 const MOST_BYTES: usize = 64 << 20;
 
-const OF_VALUES: &[Kind] = &[Kind::Value, Kind::Aggregating];
-const UNDER_KEYS: &[Kind] = &[Kind::Map, Kind::List];
-/// All kinds.
-pub(super) const ANY: &[Kind] = &[Kind::Value, Kind::Aggregating, Kind::List, Kind::Map, Kind::Timers];
+/// What is read in pages.
+const IN_PAGES: &[Held] = &[Held::Entries, Held::Elements];
 
 impl StateSession {
     /// The values of the first keys, in their order; null where there is none. All keys, unless their values are too large
@@ -35,7 +32,7 @@ impl StateSession {
     /// As [`Self::get`], with another bound.
     pub(super) fn get_some(&mut self, state: StateId, keys: &BinaryArray, most: usize) -> Result<BinaryArray> {
         let start = Instant::now();
-        let state = self.used(state, OF_VALUES, "have values by key")?;
+        let state = self.used_as(state, &[Held::Value], "have values by key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
         let values =
@@ -64,7 +61,7 @@ impl StateSession {
         most: usize,
     ) -> Result<BinaryArray> {
         let start = Instant::now();
-        let state = self.used(state, &[Kind::Map], "have entries by map key")?;
+        let state = self.used_as(state, &[Held::Entries], "have entries by map key")?;
         check_keys(keys)?;
         check_keys(subs)?;
         let groups = self.groups_of(keys)?;
@@ -84,7 +81,7 @@ impl StateSession {
         max_bytes_per_key: usize,
     ) -> Result<(ListArray, BooleanArray)> {
         let start = Instant::now();
-        let state = self.used(state, UNDER_KEYS, "have entries under a key")?;
+        let state = self.used_as(state, IN_PAGES, "have entries under a key")?;
         check_keys(keys)?;
         let groups = self.groups_of(keys)?;
         let (rules, groups) = (state.kind.rules(), RowGroups::Each(&groups));
@@ -111,7 +108,7 @@ impl StateSession {
         max_bytes: usize,
     ) -> Result<(StructArray, Option<Vec<u8>>)> {
         let start = Instant::now();
-        let state = self.used(state, UNDER_KEYS, "have entries under a key")?;
+        let state = self.used_as(state, IN_PAGES, "have entries under a key")?;
         let (rules, group) = (state.kind.rules(), self.group(key)?);
         let walked = rules.pages_walk().then_some((state.id, &[][..]));
         let mut page = Page::default();
@@ -132,7 +129,7 @@ impl StateSession {
         max_bytes: usize,
     ) -> Result<(RecordBatch, Option<Vec<u8>>)> {
         let start = Instant::now();
-        let state = self.used(state, ANY, "have entries")?;
+        let state = self.used(state)?;
         let mut rows = Rows::new(max_bytes);
         let mut from = after.map(StatePlace::read).transpose()?;
         let first = from.as_ref().map_or(self.own_groups.start, |from| from.group.0);

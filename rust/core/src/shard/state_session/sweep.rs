@@ -13,9 +13,9 @@
 
 use super::StateSession;
 use crate::kinds::StateRef;
+use crate::kinds::catalog::DeclaredState;
 use crate::kinds::sweep::{self, Allowance, Outcome};
 use crate::kinds::write::CHANGE_BYTES;
-use crate::states::catalog::DeclaredState;
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{KeyGroup, KeyGroupRange, StateId};
 

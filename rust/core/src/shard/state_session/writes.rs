@@ -4,10 +4,9 @@
 //! changes (`overlay`).
 
 use super::StateSession;
-use super::reads::ANY;
-use crate::kinds::RowGroups;
+use crate::kinds::catalog::DeclaredState;
 use crate::kinds::write::{Bytes, CHANGE_BYTES, CLEAR, Changes, Ops};
-use crate::states::catalog::{DeclaredState, Kind};
+use crate::kinds::{Kind, RowGroups};
 use arrow_array::{Array, BinaryArray, UInt8Array};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::StateId;
@@ -28,7 +27,7 @@ impl StateSession {
         expires_at: Option<i64>,
     ) -> Result<()> {
         let start = Instant::now();
-        let state = self.used(state, ANY, "change")?;
+        let state = self.used(state)?;
         self.overlay.environment().failpoints.hit("session.merge")?;
         if ops.null_count() > 0 {
             return Err(Error::invalid("an operation is null; give one for each key"));
@@ -59,7 +58,7 @@ impl StateSession {
 
     /// Removes all entries of a state, however many they are.
     pub(super) fn clear_all(&mut self, state: StateId) -> Result<()> {
-        let state = self.used(state, ANY, "change")?;
+        let state = self.used(state)?;
         for group in self.key_groups() {
             self.overlay.layers.clear((state.id, group), std::iter::once(&[][..]));
         }

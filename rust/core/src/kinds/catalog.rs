@@ -1,4 +1,4 @@
-//! The kinds of states, and the states that a processor has declared.
+//! The states that a processor has declared.
 //!
 //! Owns: names and numbers of states in a processor's catalog.
 //! Does not own: the catalog of an embedded state (`embedded::catalog`), encoding keys and values (`columns`), which types of a
@@ -8,40 +8,16 @@
 //! 1. a number, once given to a state, is that state's forever, with the same kind;
 //! 2. the text of the catalog is kept as it was declared, with parts that are not known here.
 
+use super::Kind;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::StateId;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Most states of one folder.
 pub(crate) const MAX_STATES: usize = 1024;
 /// Most bytes of a name: names are in each handle.
 pub(crate) const MAX_NAME: usize = 256;
-
-/// The kinds of states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    Value,
-    List,
-    Map,
-    Timers,
-    /// Its entries are values that are combined.
-    Aggregating,
-}
-
-impl Kind {
-    /// As catalogs name it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Value => "value",
-            Self::List => "list",
-            Self::Map => "map",
-            Self::Timers => "timers",
-            Self::Aggregating => "aggregating",
-        }
-    }
-}
 
 /// One declared state of a processor: what the layout of its entries depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -74,7 +50,7 @@ impl ProcessorCatalog {
             };
             let parts = [
                 ("the name", was.name.clone(), is.name.clone()),
-                ("the kind", format!("{:?}", was.kind), format!("{:?}", is.kind)),
+                ("the kind", was.kind.name().to_owned(), is.kind.name().to_owned()),
                 ("a time to live", was.ttl.to_string(), is.ttl.to_string()),
                 ("the encoding", was.encoding.to_string(), is.encoding.to_string()),
             ];
@@ -82,9 +58,7 @@ impl ProcessorCatalog {
                 return Err(Error::schema(format!(
                     "the state `{}` was stored with {what} `{}`, but now it is `{}`; declare it as it was, or take \
                      another name",
-                    was.name,
-                    was_text.to_lowercase(),
-                    is_text.to_lowercase()
+                    was.name, was_text, is_text
                 )));
             }
         }
