@@ -1,6 +1,6 @@
 //! A state of aggregates by key.
 //!
-//! Owns: rows in, results out, for many keys at once, in Arrow.
+//! Owns: its declaration; rows in, results out, for many keys at once, in Arrow.
 //! Does not own: what an aggregate means and how its row looks (`columns::aggregate`), grouping (`columns::table`), what is
 //! durable (`core`).
 //!
@@ -9,12 +9,11 @@
 //! 2. an add changes all keys of its rows, or none;
 //! 3. an aggregate that has ended is one to which nothing was added.
 
-use super::GROUPS;
 use super::catalog::Declaration;
-use super::core::Core;
 use super::lifetime::Lifetime;
 use super::member::Member;
 use super::scan::{Scan, Walk};
+use super::{EmbeddedState, GROUPS};
 use crate::kinds::write::{Bytes, CLEAR, Changes};
 use crate::kinds::{Kind, value};
 use crate::states::look_up::Values;
@@ -51,22 +50,26 @@ pub struct AggregatingState {
     types: Arc<Types>,
 }
 
-impl AggregatingState {
-    pub(super) fn declare(
-        core: &Arc<Core>,
+impl EmbeddedState {
+    /// A state of aggregates by key, of rows of the type `rows`; `ansi`: an overflow is an error; `ttl`: how long an aggregate is
+    /// there after the last row was added.
+    pub fn aggregating_state(
+        &self,
         name: &str,
         (key, rows): (&DataType, &DataType),
         calls: &[NamedCall],
         ansi: bool,
         ttl: Option<Duration>,
-    ) -> Result<Self> {
+    ) -> Result<AggregatingState> {
         let (types, lifetime) = (Types::new(key, rows, calls, ansi)?, Lifetime::of(ttl)?);
         let (key, value, ttl) = (&*type_text(key), types.plan.schema(), lifetime.is_bounded());
         let declared = Declaration { name, kind: Kind::Aggregating, key, map_key: None, value, ttl };
-        let (member, ()) = Member::declare(core, declared, lifetime, |_| Ok(()))?;
-        Ok(Self { member, types: Arc::new(types) })
+        let (member, ()) = Member::declare(&self.core, declared, lifetime, |_| Ok(()))?;
+        Ok(AggregatingState { member, types: Arc::new(types) })
     }
+}
 
+impl AggregatingState {
     /// The types of keys.
     pub fn keys(&self) -> &TypedEntries {
         &self.types.keys

@@ -1,13 +1,12 @@
 //! A state of lists by key.
 //!
-//! Owns: appends, reads and replacement of many lists at once, in Arrow.
+//! Owns: its declaration; appends, reads and replacement of many lists at once, in Arrow.
 //! Does not own: entries (`kinds::list`), what is durable (`core`), encodings (`columns`), the walk (`scan`).
 
-use super::GROUP;
 use super::codec::{StateTypes, ValueTypes};
-use super::core::Core;
 use super::member::Member;
 use super::scan::{Scan, Walk};
+use super::{EmbeddedState, GROUP};
 use crate::kinds::Kind;
 use crate::kinds::list::{Lists, heads};
 use crate::kinds::list_layout::{CHUNKS, HEAD, ListHeader};
@@ -23,6 +22,7 @@ use fastchangelog_columns::typed::{EncodedValues, KeyRange, TypedEntries};
 use fastchangelog_format::error::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A declared state of lists by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
@@ -32,13 +32,16 @@ pub struct ListState {
     item: FieldRef,
 }
 
-impl ListState {
-    pub(super) fn declare(core: &Arc<Core>, name: &str, types: ValueTypes<'_>) -> Result<Self> {
-        let item = Arc::new(Field::new("item", types.value.clone(), true));
-        let (member, types) = types.declare(core, name, Kind::List, None)?;
-        Ok(Self { member, types: Arc::new(types), item })
+impl EmbeddedState {
+    /// A state of lists by key, with elements of the type `value`; `ttl`: of each element.
+    pub fn list_state(&self, name: &str, key: &DataType, value: &DataType, ttl: Option<Duration>) -> Result<ListState> {
+        let item = Arc::new(Field::new("item", value.clone(), true));
+        let (member, types) = ValueTypes { key, value, ttl }.declare(&self.core, name, Kind::List, None)?;
+        Ok(ListState { member, types: Arc::new(types), item })
     }
+}
 
+impl ListState {
     /// The types of keys and elements.
     pub fn types(&self) -> &TypedEntries {
         self.types.keys()

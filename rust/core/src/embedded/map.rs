@@ -1,13 +1,13 @@
 //! A state of maps: entries by key and map key.
 //!
-//! Owns: reads and changes of many entries at once, in Arrow; the entries of a key, in the order of map keys.
+//! Owns: its declaration; reads and changes of many entries at once, in Arrow; the entries of a key, in the order of map
+//! keys.
 //! Does not own: entries (`kinds::map`), what is durable (`core`), encodings (`columns`), the walk (`scan`).
 
-use super::GROUPS;
 use super::codec::{StateTypes, ValueTypes};
-use super::core::Core;
 use super::member::Member;
 use super::scan::{Scan, Walk};
+use super::{EmbeddedState, GROUPS};
 use crate::kinds::value::put_or_delete;
 use crate::kinds::write::{Bytes, CLEAR, Changes, DELETE};
 use crate::kinds::{Kind, map};
@@ -21,6 +21,7 @@ use fastchangelog_columns::type_text;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries, columns_of, joined, successor};
 use fastchangelog_format::error::{Error, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries that a walk for its own sake takes at once.
 const STEP: usize = 16_384;
@@ -42,15 +43,25 @@ pub struct MapState {
     types: Arc<Types>,
 }
 
-impl MapState {
-    pub(super) fn declare(core: &Arc<Core>, name: &str, types: ValueTypes<'_>, map_key: &DataType) -> Result<Self> {
-        let fields: Fields = columns_of(types.key).iter().chain(&columns_of(map_key)).cloned().collect();
+impl EmbeddedState {
+    /// A state of maps by key, with entries by map key; `ttl`: of each entry.
+    pub fn map_state(
+        &self,
+        name: &str,
+        (key, map_key): (&DataType, &DataType),
+        value: &DataType,
+        ttl: Option<Duration>,
+    ) -> Result<MapState> {
+        let fields: Fields = columns_of(key).iter().chain(&columns_of(map_key)).cloned().collect();
         let entries = TypedEntries::new(&DataType::Struct(fields), &DataType::Binary)?;
         let map_keys = TypedEntries::new(map_key, &DataType::Binary)?;
-        let (member, keys) = types.declare(core, name, Kind::Map, Some(&type_text(map_key)))?;
-        Ok(Self { member, types: Arc::new(Types { keys, map_keys, entries }) })
+        let types = ValueTypes { key, value, ttl };
+        let (member, keys) = types.declare(&self.core, name, Kind::Map, Some(&type_text(map_key)))?;
+        Ok(MapState { member, types: Arc::new(Types { keys, map_keys, entries }) })
     }
+}
 
+impl MapState {
     /// The types of keys.
     pub fn keys(&self) -> &TypedEntries {
         self.types.keys.keys()

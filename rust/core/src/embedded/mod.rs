@@ -26,7 +26,6 @@ mod catalog;
 mod chain;
 mod codec;
 mod core;
-mod declare;
 mod lifetime;
 mod list;
 mod map;

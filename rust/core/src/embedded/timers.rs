@@ -1,6 +1,6 @@
 //! A state of timers: times by key, in order.
 //!
-//! Owns: registration, what is due, and its removal once it was taken, in Arrow.
+//! Owns: its declaration; registration, what is due, and its removal once it was taken, in Arrow.
 //! Does not own: entries and their order (`kinds::timers`), what is durable (`core`), what a timer does (the program).
 //!
 //! A time is in microseconds since the epoch. A timer is a key and a time: registered twice it is there once.
@@ -11,12 +11,11 @@
 //! 2. a batch is removed when the next one is asked for, all of it at once: a checkpoint before holds its timers, one after does not;
 //! 3. a batch holds a bounded part of what is due: a number of timers, and the bytes of a page beside the last one's.
 
-use super::GROUP;
 use super::catalog::Declaration;
-use super::core::Core;
 use super::lifetime::Lifetime;
 use super::member::Member;
 use super::scan::Walk;
+use super::{EmbeddedState, GROUP};
 use crate::kinds::Kind;
 use crate::kinds::first_timer::{end_of_timers, entry_by_time};
 use crate::kinds::timer_layout::split_by_time;
@@ -57,16 +56,19 @@ struct Timers {
     times: BinaryArray,
 }
 
-impl TimerState {
-    pub(super) fn declare(core: &Arc<Core>, name: &str, key: &DataType) -> Result<Self> {
+impl EmbeddedState {
+    /// A state of timers: times by key, in order.
+    pub fn timers(&self, name: &str, key: &DataType) -> Result<TimerState> {
         let types = TypedEntries::new(key, &DataType::Binary)?;
         let fields = vec![Field::new("time", time_type(), false), Field::new("key", key.clone(), false)];
         let (key, value) = (&*type_text(key), &*type_text(&time_type()));
         let declared = Declaration { name, kind: Kind::Timers, key, map_key: None, value, ttl: false };
-        let (member, ()) = Member::declare(core, declared, Lifetime::UNBOUNDED, |_| Ok(()))?;
-        Ok(Self { member, types: Arc::new(types), schema: Arc::new(Schema::new(fields)) })
+        let (member, ()) = Member::declare(&self.core, declared, Lifetime::UNBOUNDED, |_| Ok(()))?;
+        Ok(TimerState { member, types: Arc::new(types), schema: Arc::new(Schema::new(fields)) })
     }
+}
 
+impl TimerState {
     /// The types of keys.
     pub fn types(&self) -> &TypedEntries {
         &self.types

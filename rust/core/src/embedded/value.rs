@@ -1,21 +1,22 @@
 //! A state of single values by key.
 //!
-//! Owns: reads and changes of many keys at once, in Arrow.
+//! Owns: its declaration; reads and changes of many keys at once, in Arrow.
 //! Does not own: entries (`kinds::value`), what is durable (`core`), encodings (`columns`), the order of keys (`scan`).
 
-use super::GROUPS;
 use super::codec::{StateTypes, ValueTypes};
-use super::core::Core;
 use super::member::Member;
 use super::scan::{Scan, Walk};
+use super::{EmbeddedState, GROUPS};
 use crate::kinds::write::{Bytes, Changes, DELETE};
 use crate::kinds::{Kind, value};
 use crate::states::look_up::Values;
 use crate::states::scan::Found;
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_schema::DataType;
 use fastchangelog_columns::typed::{KeyRange, TypedEntries};
 use fastchangelog_format::error::Result;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A declared state of single values by key. Cheap to clone; any thread may use it.
 #[derive(Clone)]
@@ -24,12 +25,22 @@ pub struct ValueState {
     types: Arc<StateTypes>,
 }
 
-impl ValueState {
-    pub(super) fn declare(core: &Arc<Core>, name: &str, types: ValueTypes<'_>) -> Result<Self> {
-        let (member, types) = types.declare(core, name, Kind::Value, None)?;
-        Ok(Self { member, types: Arc::new(types) })
+impl EmbeddedState {
+    /// A state of single values by key. Its types are kept: later the key's must be the same, the value's may evolve (see
+    /// `columns::evolution`), and a `ttl` must be given again or not at all: how long a value lives after it was set.
+    pub fn value_state(
+        &self,
+        name: &str,
+        key: &DataType,
+        value: &DataType,
+        ttl: Option<Duration>,
+    ) -> Result<ValueState> {
+        let (member, types) = ValueTypes { key, value, ttl }.declare(&self.core, name, Kind::Value, None)?;
+        Ok(ValueState { member, types: Arc::new(types) })
     }
+}
 
+impl ValueState {
     /// The types of keys and values.
     pub fn types(&self) -> &TypedEntries {
         self.types.keys()
