@@ -42,7 +42,7 @@ class CatalogState:
     id: int
     #: As the processor or the program declared it.
     name: str
-    #: `value`, `list`, `map`, `timers` or `aggregating`.
+    #: As the core names it, such as `value` or `timers`.
     kind: str
     key: str
     #: Of a map.

@@ -33,6 +33,8 @@ __all__ = ["AggregatingInSession", "AggregatingState", "VectorAggregatingState"]
 class AggregatingInSession(ValuesInSession):
     """The calls of a state of aggregates, as `_internal.AggregatingState` has them."""
 
+    kind = "aggregating"
+
     def __init__(self, name: str, rows: pa.StructType, named: Mapping[str, Aggregate], *, ansi: bool) -> None:
         self._rows, self._named = rows, dict(named)
         self._aggregates = Aggregates(rows, named, ansi=ansi)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.state.session import DELETE, PUT, Codec, SessionLike, read_all_entries
 
@@ -77,6 +78,13 @@ class InSession:
 
 class ValuesInSession(InSession):
     """A state of values of a declared type."""
+
+    #: As catalogs name it.
+    kind: str
+    #: Of a map: the struct of its keys.
+    map_key: pa.DataType | None = None
+    #: Of aggregates.
+    layout: AccumulatorLayout | None = None
 
     def __init__(self, name: str, declared: pa.DataType) -> None:
         self.form = Form(declared, "value")

@@ -30,6 +30,8 @@ __all__ = ["ListInSession", "ListState", "ListView", "VectorListState"]
 class ListInSession(ValuesInSession):
     """The calls of a state of lists, as `_internal.ListState` has them."""
 
+    kind = "list"
+
     def get(self, keys: pa.BinaryArray) -> pa.ListArray:
         """The lists; null where there is none."""
         counts, found = self._read_all(keys)

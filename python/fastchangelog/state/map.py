@@ -31,9 +31,12 @@ __all__ = ["MapInSession", "MapState", "MapView", "VectorMapState"]
 class MapInSession(ValuesInSession):
     """The calls of a state of maps, as `_internal.MapState` has them, and whole maps."""
 
+    kind = "map"
+
     def __init__(self, name: str, declared: pa.MapType) -> None:
         super().__init__(name, declared.item_type)
         self.map_keys = Form(declared.key_type, "key")
+        self.map_key = self.map_keys.kept
 
     def get(self, keys: pa.BinaryArray, map_keys: pa.Array) -> pa.Array:
         """The values; null where there is none."""

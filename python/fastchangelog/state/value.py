@@ -29,6 +29,8 @@ __all__ = ["ValueInSession", "ValueState", "VectorValueState"]
 class ValueInSession(ValuesInSession):
     """The calls of a state of values, as `_internal.ValueState` has them."""
 
+    kind = "value"
+
     def get(self, keys: pa.BinaryArray) -> pa.Array:
         """The values; null where there is none."""
         return self._read(keys)

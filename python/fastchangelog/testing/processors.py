@@ -184,7 +184,7 @@ def _declaring(session: SessionLike, mode: str, now: int) -> Callable[[Mapping[s
         ]
         session.declare(json.dumps(catalog), now)
         places = {
-            d.name: Place(number, () if d.kind == "aggregating" else (d.kept,))
+            d.name: Place(number, (d.kept,) if d.accumulators is None else ())
             for number, d in enumerate(declared.values())
         }
         return places | ({TIMERS: Place(len(declared))} if mode != "none" else {})

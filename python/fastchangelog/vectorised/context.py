@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -33,13 +33,16 @@ __all__ = ["Context", "Declared"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
+S = TypeVar("S", bound=VectorState[Any])
+
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
     """A state that `open` asked for."""
 
     name: str
-    kind: Literal["value", "list", "map", "aggregating"]
+    #: As catalogs name it.
+    kind: str
     #: The struct that is kept; a plain type is its field `value`. Of aggregates, their results.
     kept: pa.DataType
     #: Of a map: the struct of its keys; a plain type is its field `key`.
@@ -97,9 +100,7 @@ class Context:
 
         Example: see `Processor`.
         """
-        state = VectorValueState(name, arrow_type(f"state `{name}`", schema), self.batch_keys)
-        self._declare("value", state, None, ttl)
-        return state
+        return self._declare(VectorValueState(name, arrow_type(f"state `{name}`", schema), self.batch_keys), ttl)
 
     def list_state(self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None) -> VectorListState:
         """Declares a list for each key; within `open` only.
@@ -117,9 +118,7 @@ class Context:
 
         Example: see `VectorListState`.
         """
-        state = VectorListState(name, arrow_type(f"state `{name}`", schema), self.batch_keys)
-        self._declare("list", state, None, ttl)
-        return state
+        return self._declare(VectorListState(name, arrow_type(f"state `{name}`", schema), self.batch_keys), ttl)
 
     def map_state(self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None) -> VectorMapState:
         """Declares a map for each key; within `open` only.
@@ -140,9 +139,7 @@ class Context:
         declared = arrow_type(f"state `{name}`", schema)
         if not pa.types.is_map(declared):
             raise InvalidArgumentError(f'state `{name}`: {declared} is no map; write "map<string, long>"')
-        state = VectorMapState(name, declared, self.batch_keys)
-        self._declare("map", state, state.calls.map_keys.kept, ttl)
-        return state
+        return self._declare(VectorMapState(name, declared, self.batch_keys), ttl)
 
     def aggregating_state(
         self, name: str, schema: DataTypeLike, *, ttl: Duration | None = None, **named: Aggregate
@@ -164,9 +161,7 @@ class Context:
         Example: see `VectorAggregatingState`.
         """
         rows = arrow_type(f"state `{name}`", schema)
-        state = VectorAggregatingState(name, rows, named, self.batch_keys, ansi=self._ansi)
-        self._declare("aggregating", state, None, ttl, state.calls.layout)
-        return state
+        return self._declare(VectorAggregatingState(name, rows, named, self.batch_keys, ansi=self._ansi), ttl)
 
     def register_timers(self, keys: ArrowArrayLike, times: ArrowArrayLike) -> None:
         """Registers one timer for each of many keys; `Processor.on_timer` is called when they are due.
@@ -204,14 +199,7 @@ class Context:
         self._is_open = False
         self.metrics.close()
 
-    def _declare(
-        self,
-        kind: Literal["value", "list", "map", "aggregating"],
-        state: VectorState[Any],
-        map_key: pa.DataType | None,
-        ttl: Duration | None,
-        accumulators: AccumulatorLayout | None = None,
-    ) -> None:
+    def _declare(self, state: S, ttl: Duration | None) -> S:
         name = state.name
         if not self._is_open:
             raise InvalidArgumentError(f"state {name!r} is declared too late; declare states in open()")
@@ -222,5 +210,8 @@ class Context:
             )
         if name in self.declared:
             raise InvalidArgumentError(f"the state `{name}` is declared twice; give each state a name of its own")
-        kept = state.calls.form.kept
-        self.declared[name] = Declared(name, kind, kept, map_key, ttl_millis(ttl), state, accumulators)
+        calls = state.calls
+        self.declared[name] = Declared(
+            name, calls.kind, calls.form.kept, calls.map_key, ttl_millis(ttl), state, calls.layout
+        )
+        return state

@@ -30,7 +30,8 @@ from fastchangelog.spark.types.walk import contains
 
 __all__ = ["Declaration", "ProcessorHandle"]
 
-Kind = Literal["value", "list", "map", "aggregating"]
+#: The kinds that PySpark has.
+Kind = Literal["value", "list", "map"]
 
 #: In milliseconds. Times at which values end have 64 bits.
 _LONGEST_TTL = 2**62
@@ -41,7 +42,8 @@ class Declaration:
     """A state that `init` asked for."""
 
     name: str
-    kind: Kind
+    #: As catalogs name it.
+    kind: str
     value: T.StructType
     #: Of a map.
     map_key: T.StructType | None = None
