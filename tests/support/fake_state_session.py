@@ -1,6 +1,7 @@
 """A state session in memory that tests can look into; a codec and a grouper in plain Python.
 
-Owns: what `Codec` and `GroupedRows` promise, in plain Python; the entries that a session leaves, its calls counted.
+Owns: what `StateCodec` and `GroupedRows` promise, in plain Python; the entries that a session leaves, its calls
+counted.
 Does not own: the session itself (the Rust core's), what is compared with it (the tests).
 """
 
@@ -54,7 +55,7 @@ class Store:
 
 
 class FakeSession:
-    """`SessionLike`: a session in memory that counts its calls, and whose answers may be short."""
+    """`StateSession`: a session in memory that counts its calls, and whose answers may be short."""
 
     #: Values of one answer have at most so many bytes, unless they are of one key; None: the core's own bound.
     most_bytes: int | None = None
@@ -137,7 +138,7 @@ def normal(value: Any) -> Any:
 
 
 class FakeCodec:
-    """`Codec`: keys as their `repr`, values pickled behind a byte with their version, without the names of fields."""
+    """`StateCodec`: keys as their `repr`; values pickled behind a byte with their version, without names of fields."""
 
     #: What keys were encoded, of all codecs: type, bytes → key.
     known: dict[tuple[str, bytes], Any] = {}

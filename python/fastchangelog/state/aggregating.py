@@ -21,7 +21,7 @@ from fastchangelog.state.aggregates import Aggregates, Rows
 from fastchangelog.state.in_session import Form, ValuesInSession, joined
 from fastchangelog.state.keyed import Clearable, MappingByKey
 from fastchangelog.state.keys import BatchKeys
-from fastchangelog.state.session import DELETE, PUT, Codec, SessionLike
+from fastchangelog.state.session import DELETE, PUT
 from fastchangelog.state.vector import Columns, VectorByKey, VectorClearable
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ class AggregatingInSession(ValuesInSession):
         super().__init__(name, self._aggregates.result_type)
 
     def bind(
-        self, session: SessionLike, state_id: int, codec: Codec | None = None, expires_at: int | None = None
+        self,
+        session: _internal.StateSession,
+        state_id: int,
+        codec: _internal.StateCodec | None = None,
+        expires_at: int | None = None,
     ) -> None:
         """See `ValuesInSession`; a codec is that of stored results."""
         super().bind(session, state_id, codec, expires_at)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastchangelog.state.session import SessionLike
+from fastchangelog import _internal
 
 __all__ = ["DueTimers", "Timer", "encoded_times"]
 
@@ -51,7 +51,7 @@ class DueTimers:
     """
 
     def __init__(
-        self, session: SessionLike, until: int, page: int, folder: Callable[[], str] = tempfile.gettempdir
+        self, session: _internal.StateSession, until: int, page: int, folder: Callable[[], str] = tempfile.gettempdir
     ) -> None:
         self._session = session
         self._until = until

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastchangelog import _internal
 from fastchangelog.catalog import AccumulatorLayout
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.state.session import DELETE, PUT, Codec, SessionLike, read_all_entries
+from fastchangelog.state.session import DELETE, PUT, read_all_entries
 
 __all__ = ["Form", "InSession", "ValuesInSession", "joined", "offsets_of", "one_each"]
 
@@ -50,13 +51,17 @@ class Form:
 class InSession:
     """The place of a state in a session. Keys are those in work, as bytes."""
 
-    _session: SessionLike
+    _session: _internal.StateSession
     _id: int
-    _codec: Codec | None
+    _codec: _internal.StateCodec | None
     _expires_at: int | None
 
     def bind(
-        self, session: SessionLike, state_id: int, codec: Codec | None = None, expires_at: int | None = None
+        self,
+        session: _internal.StateSession,
+        state_id: int,
+        codec: _internal.StateCodec | None = None,
+        expires_at: int | None = None,
     ) -> None:
         """Gives the state its place. Timers and accumulators have no codec."""
         self._session, self._id, self._codec, self._expires_at = session, state_id, codec, expires_at
@@ -92,7 +97,7 @@ class ValuesInSession(InSession):
         self._width = _FIRST_READ
 
     @property
-    def _bound(self) -> Codec:
+    def _bound(self) -> _internal.StateCodec:
         assert self._codec is not None
         return self._codec
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.fit.arrays import array_of
 from fastchangelog.fit.typed import many_of
-from fastchangelog.state.session import Codec
 
 if TYPE_CHECKING:
     from fastchangelog.types import ArrowArrayLike
@@ -27,11 +27,11 @@ class BatchKeys:
 
     def __init__(self, key_type: pa.DataType) -> None:
         self._type = key_type
-        self._codec: Codec | None = None
+        self._codec: _internal.StateCodec | None = None
         self._keys: pa.Array | None = None
         self._bytes = pa.array([], pa.binary())
 
-    def bind(self, codec: Codec) -> None:
+    def bind(self, codec: _internal.StateCodec) -> None:
         """Gives the codec of the grouping key."""
         self._codec = codec
 

@@ -21,7 +21,6 @@ from fastchangelog.catalog import TIMERS
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.fit.arrays import table_of
 from fastchangelog.schema import arrow_type
-from fastchangelog.state.session import SessionLike
 from fastchangelog.state.times import micros_of
 from fastchangelog.vectorised.chunks import by_key
 from fastchangelog.vectorised.context import Declared
@@ -173,7 +172,9 @@ def _said(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
 
 
-def _declaring(session: SessionLike, mode: str, now: int) -> Callable[[Mapping[str, Declared]], dict[str, Place]]:
+def _declaring(
+    session: _internal.StateSession, mode: str, now: int
+) -> Callable[[Mapping[str, Declared]], dict[str, Place]]:
     def declare(declared: Mapping[str, Declared]) -> dict[str, Place]:
         entries: list[tuple[str, str, bool]] = [(d.name, d.kind, d.ttl_millis is not None) for d in declared.values()]
         if mode != "none":

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from fastchangelog import _internal
 from fastchangelog.catalog import TIMERS
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.fit.typed import many_of
 from fastchangelog.state.due_timers import DueTimers
-from fastchangelog.state.session import Codec, CodecMaker, SessionLike
 from fastchangelog.vectorised.batch import Batch, whole_keys
 from fastchangelog.vectorised.chunks import RowChunkLike
 from fastchangelog.vectorised.context import Context, Declared
@@ -73,15 +73,15 @@ class VectorRun:
         processor: Processor,
         key_type: pa.DataType,
         times: Times,
-        session: SessionLike,
-        make_codec: CodecMaker,
+        session: _internal.StateSession,
+        make_codec: type[_internal.StateCodec],
         declare: Callable[[Mapping[str, Declared]], Mapping[str, Place]],
         *,
         ansi: bool = True,
     ) -> None:
         self._processor, self._times, self._session, self._ansi = processor, times, session, ansi
         self.context = opened(processor, key_type, times, ansi=ansi)
-        self._key_codec: Codec = make_codec(key_type, pa.binary(), [pa.binary()])
+        self._key_codec: _internal.StateCodec = make_codec(key_type, pa.binary(), [pa.binary()])
         self.context.batch_keys.bind(self._key_codec)
         places = declare(self.context.declared)
         for name, found in self.context.declared.items():

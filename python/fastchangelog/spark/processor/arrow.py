@@ -15,9 +15,10 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
+from fastchangelog import _internal
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.payloads import spill_folder
-from fastchangelog.spark.processor.spec import CodecMaker, GroupedRows, ProcessorSpec, RowChunkLike, SessionLike
+from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, RowChunkLike
 from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.types.spark_arrow import spark_schema
 from fastchangelog.spark.types.state_type import StateType
@@ -34,10 +35,10 @@ _CHUNK_BYTES = 16 * 1024 * 1024
 
 def run_vectorised(
     spec: ProcessorSpec,
-    session: SessionLike,
+    session: _internal.StateSession,
     rows: GroupedRows | None,
     times: TimerValues,
-    make_codec: CodecMaker,
+    make_codec: type[_internal.StateCodec],
     initial: GroupedRows | None = None,
     counted: MutableMapping[str, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable, check_keys
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.processor.row_split import RowSplit
-from fastchangelog.spark.processor.spec import RowChunkLike, SessionLike, TimeMode
+from fastchangelog.spark.processor.spec import RowChunkLike, TimeMode
 from fastchangelog.spark.processor.states.cache import APPEND, PUT
 from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.processor.states.timers import TIMERS, encoded_times
@@ -271,7 +271,7 @@ def _codec(map_key: T.StructType | None, value: T.StructType, what: str) -> Any:
 
 
 def write_imported(
-    session: SessionLike, rows: ImportedRows, ids: Mapping[str, int], kinds: Mapping[str, str], now: int
+    session: _internal.StateSession, rows: ImportedRows, ids: Mapping[str, int], kinds: Mapping[str, str], now: int
 ) -> None:
     """Writes imported rows, without those that have expired by `now`.
 
@@ -300,7 +300,7 @@ def write_imported(
 
 
 def _write(
-    session: SessionLike,
+    session: _internal.StateSession,
     state: int,
     kind: str,
     keys: pa.BinaryArray,

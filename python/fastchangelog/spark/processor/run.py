@@ -40,14 +40,7 @@ from fastchangelog.spark.processor.spark_errors import (
     PRE_INIT,
     TIMER_PROCESSED,
 )
-from fastchangelog.spark.processor.spec import (
-    CodecMaker,
-    GroupedRows,
-    ProcessorSpec,
-    QueryInfo,
-    RowChunkLike,
-    SessionLike,
-)
+from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, QueryInfo, RowChunkLike
 from fastchangelog.spark.processor.states.cache import Scope
 from fastchangelog.spark.processor.states.handle import Declaration, ProcessorHandle
 from fastchangelog.spark.processor.states.timers import TIMERS, DueTimers, TimerOrder
@@ -70,13 +63,13 @@ NO_QUERY = QueryInfo("00000000-0000-0000-0000-000000000000", "00000000-0000-0000
 
 def run_batch(
     spec: ProcessorSpec,
-    session: SessionLike,
+    session: _internal.StateSession,
     rows: GroupedRows | None,
     times: TimerValues,
     initial: GroupedRows | None = None,
     *,
     query_info: QueryInfo = NO_QUERY,
-    make_codec: CodecMaker | None = None,
+    make_codec: type[_internal.StateCodec] | None = None,
     imported: ImportedRows | None = None,
     counted: MutableMapping[str, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -163,10 +156,10 @@ class _Run:
     def __init__(
         self,
         spec: ProcessorSpec,
-        session: SessionLike,
+        session: _internal.StateSession,
         times: TimerValues,
         query_info: QueryInfo,
-        make_codec: CodecMaker,
+        make_codec: type[_internal.StateCodec],
     ) -> None:
         self._spec = spec
         self._session = session

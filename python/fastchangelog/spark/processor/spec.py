@@ -1,8 +1,7 @@
-"""What a processor's run is given: the driver's decisions, and the shape of sessions and chunks.
+"""What a processor's run is given: the driver's decisions, and the shape of chunks.
 
-Owns: `ProcessorSpec`. Does not own: the protocols that a session, a chunk of rows and a codec of a state fulfil
-(`fastchangelog.state.session`), where they come from (Spark's operator, a batch DataFrame, a test), how they are
-used (`run`).
+Owns: `ProcessorSpec`. Does not own: sessions and codecs (`fastchangelog._internal`), the protocol of chunks
+(`vectorised.chunks`), where they come from (Spark's operator, a batch DataFrame, a test), how they are used (`run`).
 """
 
 from __future__ import annotations
@@ -15,17 +14,13 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.task import OTHER_THREAD
-from fastchangelog.state.session import Codec, CodecMaker, SessionLike
 from fastchangelog.vectorised.chunks import GroupedRows, RowChunkLike
 
 __all__ = [
-    "Codec",
-    "CodecMaker",
     "GroupedRows",
     "ProcessorSpec",
     "QueryInfo",
     "RowChunkLike",
-    "SessionLike",
     "TimeMode",
     "no_initial_rows",
 ]

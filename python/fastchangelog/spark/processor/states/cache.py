@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 
+from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark.processor.spark_errors import CREATED, PRE_INIT, spark_error
-from fastchangelog.spark.processor.spec import Codec, SessionLike
 from fastchangelog.spark.types.columns import list_slices
 from fastchangelog.spark.types.state_type import Refused, StateType, UnencodableRow
 from fastchangelog.state.session import APPEND, CLEAR, DELETE, PUT, cursor_behind
@@ -81,7 +81,7 @@ class Scope:
         self.shown_keys: Sequence[Any] = ()
         #: The state of the handle, as Spark names it.
         self.phase = phase
-        self.session: SessionLike | None = None
+        self.session: _internal.StateSession | None = None
         self.states: list[CachedState] = []
         #: Why changes could not be sent.
         self.failed: Exception | None = None
@@ -139,26 +139,26 @@ class CachedState:
         self._type = value_type
         self._admit = value_type.admit
         self._id = -1
-        self._codec: Codec | None = None
+        self._codec: _internal.StateCodec | None = None
         self._expires_at: int | None = None
         self._pending = 0
         self._limit = min(FIRST_PENDING, MOST_PENDING)
         self._iterated: weakref.WeakSet[OpenPages] = weakref.WeakSet()
 
-    def bind(self, state_id: int, codec: Codec, expires_at: int | None) -> None:
+    def bind(self, state_id: int, codec: _internal.StateCodec, expires_at: int | None) -> None:
         """Gives the state its place in the session; `expires_at` is when what is written in this batch ends."""
         self._id = state_id
         self._codec = codec
         self._expires_at = expires_at
 
     @property
-    def session(self) -> SessionLike:
+    def session(self) -> _internal.StateSession:
         """The session of the batch."""
         assert self._scope.session is not None
         return self._scope.session
 
     @property
-    def codec(self) -> Codec:
+    def codec(self) -> _internal.StateCodec:
         """The codec of the state."""
         assert self._codec is not None
         return self._codec
