@@ -101,7 +101,7 @@ def test_session(benchmark: BenchmarkFixture, place: ServerPaths, tmp_path: Path
             for payload in payloads:
                 client.merge(payload)
             rows: int = sum(result.num_rows for result in client.finish())
-            handle, _ = client.commit()
+            handle, _, _ = client.commit()
         batch += 1
         return rows
 

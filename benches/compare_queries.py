@@ -172,7 +172,7 @@ def _session_calls(
         if session is not None:
             for results in session.finish():
                 yield pa.RecordBatch.from_arrays(labelled(results, output), schema=output)
-            handle, _ = session.commit()
+            handle, _, _ = session.commit()
             path.write_text(handle)
             session.close()
 

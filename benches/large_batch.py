@@ -124,7 +124,7 @@ def batch(request: dict[str, Any], given: Iterator[pa.RecordBatch], check: Check
             check.see(results)
             most = max(most, resident())
         drained = time.perf_counter()
-        handle, numbers = session.commit()
+        handle, numbers, _ = session.commit()
     ended = time.perf_counter()
     times = {"open": opened - begun, "merge": merged - opened, "results": drained - merged, "commit": ended - drained}
     return {"handle": handle, "numbers": numbers, "seconds": ended - begun, "times": times, "worker": most - first}

@@ -146,7 +146,7 @@ def measure(args: argparse.Namespace, data: Path, options: dict[str, str]) -> in
                 session.merge(payload)
             for _ in session.finish():
                 pass
-            handles[shard], _ = session.commit()
+            handles[shard], _, _ = session.commit()
 
     start = time.monotonic()
     filled = 0

@@ -60,7 +60,7 @@ class World:
                     client.merge(payload)
                 for _ in client.finish():
                     pass
-                self.handles[shard], numbers = client.commit()
+                self.handles[shard], numbers, _ = client.commit()
                 return numbers
 
         begun = time.perf_counter()

@@ -453,8 +453,11 @@ class SessionClient:
     def finish(self, persist: bool = True) -> ResultBatches:
         """Ends the payloads. With `persist`, the server makes the new version durable while results are read."""
 
-    def commit(self) -> tuple[str, dict[str, int]]:
-        """Waits until the new version is durable: its handle, and what the session did. Unread results are skipped."""
+    def commit(self) -> tuple[str, dict[str, int], int | None]:
+        """Waits until the new version is durable: its handle, and what the session did. Unread results are skipped.
+
+        Of an aggregation by event time also a time in microseconds: no group of the version is before it.
+        """
 
     def close(self) -> None:
         """Ends the session; an abort unless it was committed. May be called again."""

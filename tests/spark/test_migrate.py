@@ -92,20 +92,8 @@ def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys
     assert len(error.strip().splitlines()) == 1
 
 
-def late(df: Any) -> Any:
-    return df.withWatermark("ts", "5 seconds")
-
-
 #: Queries of Spark's own that `grouped` refuses, and what is said of their states.
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "a window": (
-        lambda df: late(df).groupBy("k", F.window("ts", "1 minute")).count(),
-        "the key `window` is a window column, which is not supported yet",
-    ),
-    "the event time": (
-        lambda df: late(df).groupBy("k", "ts").count(),
-        "the key `ts` carries the stream's watermark (withWatermark)",
-    ),
     "no key": (lambda df: df.groupBy().count(), "it groups by no key"),
     "a rollup": (lambda df: df.rollup("k").count(), "it is a rollup, a cube or has grouping sets"),
     "collections": (

@@ -1,7 +1,6 @@
-"""Keys that carry a watermark: refused exactly where Spark's own aggregate drops late rows by the key.
+"""Keys that carry a watermark: late rows are dropped exactly where Spark's own aggregate drops them by the key.
 
-Owns: the comparison with Spark over late rows, key by key.
-Does not own: windows, which are refused by name (`test_build`).
+Owns: the comparison with Spark over late rows, key by key. Does not own: windows (`test_windows`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-import fastchangelog as fc
 from fastchangelog.spark import grouped
 from support.spark.stream_harness import rows_of, run
 
@@ -63,38 +61,19 @@ def answers(df: Any, checkpoint: pathlib.Path) -> list[list[Any]]:
     return [rows_of(rows) for _, rows in sorted(run(df, checkpoint).batches.items()) if rows]
 
 
-#: Those that are compared row by row; the others are as these by what Spark's schema says of them.
-COMPARED = ("the column", "a field", "a cast that was made before", "a struct around it", "its hour")
-
-
 def prepared(feed: Any, name: str) -> tuple[Any, Any]:
     """The stream that has the key, and the key."""
     preparation, key, _ = KEYS[name]
     return PREPARED[preparation](feed(SCHEMA, *BATCHES).stream().withWatermark("ts", "5 seconds")), key()
 
 
-@pytest.mark.parametrize("name", COMPARED)
-def test_a_key_is_refused_where_spark_drops_late_rows_by_it(feed: Any, tmp_path: pathlib.Path, name: str) -> None:
+@pytest.mark.parametrize("name", KEYS)
+def test_late_rows_are_dropped_where_spark_drops_them(feed: Any, tmp_path: pathlib.Path, name: str) -> None:
     stream, key = prepared(feed, name)
     sparks = answers(stream.groupBy(key).agg(F.count("*").alias("n")), tmp_path / "sparks")
-    if len(sparks) < len(BATCHES):  # the last row was late
-        with pytest.raises(fc.InvalidArgumentError, match="watermark"):
-            grouped(stream, key, state=str(tmp_path / "state")).count()
-    else:
-        ours = grouped(stream, key, state=str(tmp_path / "state")).agg(F.count("*").alias("n"))
-        assert answers(ours, tmp_path / "ours") == sparks
+    ours = grouped(stream, key, state=str(tmp_path / "state")).agg(F.count("*").alias("n"))
+    assert answers(ours, tmp_path / "ours") == sparks
     assert (len(sparks) < len(BATCHES)) == KEYS[name][2]
-
-
-@pytest.mark.parametrize("name", KEYS)
-def test_a_key_that_keeps_the_watermark_is_refused(feed: Any, tmp_path: pathlib.Path, name: str) -> None:
-    stream, key = prepared(feed, name)
-    build = grouped(stream, key, state=str(tmp_path / "state")).count
-    if KEYS[name][2]:
-        with pytest.raises(fc.InvalidArgumentError, match=r"carries the stream's watermark.*date_trunc"):
-            build()
-    else:
-        assert "count" in build().columns
 
 
 def test_a_watermark_on_a_batch_frame_has_no_effect(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:

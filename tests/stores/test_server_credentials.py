@@ -74,7 +74,7 @@ class Job:
     def end(self, session: _internal.SessionClient) -> None:
         """The rest of the batch: each key has been there once in every batch."""
         found = {row["n"] for batch in session.finish() for row in batch.to_pylist()}
-        self.handle, _ = session.commit()
+        self.handle, _, _ = session.commit()
         self.batch += 1
         assert found == {self.batch}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, get_args, overload
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -19,8 +19,10 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, server_python, settings, starts
-from fastchangelog.spark.aggregates.analyse import analyse, key_columns
+from fastchangelog.spark.aggregates.analyse import analyse
+from fastchangelog.spark.aggregates.keys import given_keys
 from fastchangelog.spark.aggregates.plan import aggregated
+from fastchangelog.spark.aggregates.spec import OutputMode
 from fastchangelog.spark.grouping import Grouping
 from fastchangelog.spark.processor.call import ProcessorCall
 
@@ -45,6 +47,7 @@ def grouped(
     *keys: ColumnLike,
     state: PathLike | None = None,
     name: str = "default",
+    output_mode: str = "update",
     start_from: PathLike | None = None,
     materialization: MaterializationPolicy | None = None,
     options: Options | None = None,
@@ -52,19 +55,23 @@ def grouped(
 ) -> GroupedStream:
     """Groups `df` by `keys`, with state that outlives the query's executors.
 
-    **Write the result with `outputMode("update")`**: it holds one row per key that changed in a batch. Append mode
-    (Spark's default) and complete mode fail the query before a row is written; aggregating the result once more counts
-    keys as often as they change.
+    **Write the result of `agg` with the same output mode**: by default `outputMode("update")`, one row per key that
+    changed in a batch. Another mode fails the query before a row is written; aggregating the result of update mode once
+    more counts keys as often as they change.
+
+    Keys may be windows, `F.window("ts", "10 minutes")`, a column of windows, or the event time itself. If the time has
+    a watermark, late rows are dropped and closed groups leave the state, as in Spark.
 
     On a batch DataFrame it gives what one big micro-batch would give, and keeps nothing.
 
     Args:
         df: A DataFrame, streaming or not.
-        *keys: Column names or Columns, of any type that Spark can group by. Windows and columns that carry a stream's
-            watermark are not supported yet.
+        *keys: Column names or Columns, of any type that Spark can group by. Session windows are not supported yet.
         state: A folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`; by
             default the Spark conf `spark.fastchangelog.state`.
         name: Tells two stateful operators of one query apart.
+        output_mode: The groups that a batch of `agg` returns: `"update"` those with rows in the batch, `"append"` those
+            that the watermark has closed, `"complete"` all. A processor has a mode of its own.
         start_from: The folder of a savepoint that a new query begins with; by default the option of that name.
         materialization: When to make snapshots; by default the options `materialization_…`.
         options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
@@ -84,7 +91,7 @@ def grouped(
     """
     given = Hidden(storage_options)
     del storage_options
-    return GroupedStream(df, keys, state, name, start_from, materialization, options, given)
+    return GroupedStream(df, keys, state, name, start_from, materialization, options, given, output_mode)
 
 
 class GroupedStream:
@@ -104,6 +111,7 @@ class GroupedStream:
         materialization: MaterializationPolicy | None,
         options: Options | None,
         storage_options: Hidden[StorageOptions | None],
+        output_mode: str = "update",
     ):
         if not hasattr(df, "sparkSession") or not hasattr(df, "groupBy"):
             raise InvalidArgumentError(f"grouped() takes a PySpark DataFrame first, not {type(df).__name__}")
@@ -111,10 +119,12 @@ class GroupedStream:
             raise InvalidArgumentError(
                 f"name={name!r} must be letters, digits, `_`, `-` or `.`; it becomes a folder's name"
             )
+        #: Of `agg`.
+        self.output_mode = _output_mode(output_mode)
         spark = df.sparkSession
         settings.check_platform(spark)
         is_streaming = bool(df.isStreaming)
-        columns = key_columns(df, keys)
+        columns = given_keys(keys)
         key = df.select(*columns).schema  # Spark reports an unknown column here, before anything else is done
         root = settings.state_root(spark, state)
         read = settings.read_options(
@@ -175,7 +185,7 @@ class GroupedStream:
         Example:
             >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
         """
-        analysed = analyse(self.grouping.df, self.grouping.keys, exprs, named)
+        analysed = analyse(self.grouping.df, self.grouping.keys, exprs, named, self.output_mode)
         return aggregated(self.grouping, analysed, initial_state)
 
     def count(self) -> DataFrame:
@@ -386,6 +396,12 @@ class GroupedStream:
     def _process(self, call: ProcessorCall) -> DataFrame:
         from fastchangelog.spark.processor.stream import transform  # an aggregation needs none of it
 
+        if self.output_mode != "update":
+            raise InvalidArgumentError(
+                f"grouped() has output_mode={self.output_mode!r}, which is for agg(): give a processor's mode to its "
+                "method, as outputMode"
+            )
+
         return transform(self.grouping, call)
 
     def _numeric(self, function: Callable[[str], Column], cols: tuple[object, ...]) -> DataFrame:
@@ -403,6 +419,13 @@ class GroupedStream:
         numeric = [f.name for f in self.grouping.df.schema.fields if isinstance(f.dataType, T.NumericType)]
         quoted = ["`" + name.replace("`", "``") + "`" for name in numeric]
         return self.agg(*[function(name) for name in names or quoted])
+
+
+def _output_mode(given: object) -> OutputMode:
+    for mode in get_args(OutputMode):
+        if isinstance(given, str) and given.lower() == mode:
+            return cast("OutputMode", mode)
+    raise InvalidArgumentError(f"output_mode={given!r} is none of {', '.join(map(repr, get_args(OutputMode)))}")
 
 
 def _warn_about_waves(spark: SparkSession, partitions: int) -> None:

@@ -19,7 +19,17 @@ from fastchangelog import _internal
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["COLUMN", "OF_AGGREGATION", "PREFIX", "PROCESSOR_COLUMN", "Reported", "observed_name", "of_processor"]
+__all__ = [
+    "COLUMN",
+    "OF_AGGREGATION",
+    "PREFIX",
+    "PROCESSOR_COLUMN",
+    "Reported",
+    "observed_name",
+    "of_aggregation",
+    "of_processor",
+    "output_mode_of",
+]
 
 #: The column of metrics in the result of an aggregation; by its name it is told apart from a processor's.
 COLUMN = "__m"
@@ -60,7 +70,23 @@ def _names(operator: str) -> tuple[str, ...]:
 
 
 OF_AGGREGATION = Reported(COLUMN, _names("aggregation"))
+#: The output modes of aggregations, by the column of their metrics: a starting query shows it (`starts`).
+_MODES = {"update": COLUMN, "append": f"{COLUMN}_append", "complete": f"{COLUMN}_complete"}
 _OF_PROCESSOR = _names("processor")
+
+
+def of_aggregation(output_mode: str) -> Reported:
+    """Those of an aggregation that returns groups in this mode."""
+    return dataclasses.replace(OF_AGGREGATION, column=_MODES[output_mode])
+
+
+def output_mode_of(column: str) -> str | None:
+    """The mode of an aggregation whose metrics are in this column; None of a processor.
+
+    >>> output_mode_of("__m_append"), output_mode_of("__m_processor")
+    ('append', None)
+    """
+    return next((mode for mode, known in _MODES.items() if known == column), None)
 
 
 def of_processor(counters: Sequence[str] = ()) -> Reported:

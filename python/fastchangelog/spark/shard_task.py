@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InternalError, InvalidArgumentError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fastchangelog.hidden import HiddenOptions
 
 __all__ = [
+    "KEPT",
     "METRICS_TYPE",
     "NO_FIRST_BATCH",
     "OperatorConfig",
@@ -52,6 +54,15 @@ _ON_CONNECT = (
     "sink that Spark itself fills, such as Kafka, or run the query in a classic session"
 )
 METRICS_TYPE = pa.list_(pa.int64())
+#: What Spark keeps for a shard of an operator that it calls without rows, too: the handle, under the name that readers
+#: of checkpoints look for; the watermark of the last batch in milliseconds; the shard's next timer.
+KEPT = T.StructType(
+    [
+        T.StructField("handle", T.StringType()),
+        T.StructField("watermark", T.LongType()),
+        T.StructField("timer", T.LongType()),
+    ]
+)
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 

@@ -84,13 +84,11 @@ def refusal_reason(query: StartingQuery) -> str | None:
     names = our_operators(query)
     if not names:
         return _our_state(query, 0)
-    if query.output_mode != "update" and any(
-        metrics.COLUMN in query.reads.get(metrics.observed_name(name), {metrics.COLUMN}) for name in names
-    ):
-        return (
-            f"the query writes the result of grouped() in {query.output_mode} mode, which would take each change of a "
-            'key for a new row: write it with outputMode("update")'
-        )
+    for name in names:
+        columns = query.reads.get(metrics.observed_name(name), {metrics.COLUMN})
+        wanted = next(filter(None, map(metrics.output_mode_of, columns)), None)
+        if wanted not in (None, query.output_mode):
+            return _other_mode(query.output_mode, wanted)
     name, times = collections.Counter(names).most_common(1)[0]
     if times > 1:
         return (
@@ -99,6 +97,18 @@ def refusal_reason(query: StartingQuery) -> str | None:
             "instance, or build each with grouped(…, name=…) of its own"
         )
     return _foreign_state(len(names), query.stored) or _our_state(query, len(names))
+
+
+def _other_mode(found: str, wanted: str) -> str:
+    if wanted == "update":
+        return (
+            f"the query writes the result of grouped() in {found} mode, which would take each change of a key for a "
+            'new row: write it with outputMode("update"), or group by windows with output_mode="append"'
+        )
+    return (
+        f"the query writes the result of grouped(…, output_mode={wanted!r}) in {found} mode: write it with "
+        f'outputMode("{wanted}")'
+    )
 
 
 def _foreign_state(operators: int, stored: Sequence[frozenset[str]]) -> str | None:

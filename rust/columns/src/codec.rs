@@ -24,6 +24,28 @@ pub fn hash_key(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
 }
 
+/// Bytes of a timestamp in a key.
+pub const TIME_BYTES: usize = 9;
+
+/// The bytes with which a key begins whose first column is a timestamp of microseconds.
+#[inline]
+pub fn time_prefix(micros: i64) -> [u8; TIME_BYTES] {
+    let mut prefix = [VALUE; TIME_BYTES];
+    prefix[1..].copy_from_slice(&(micros ^ i64::MIN).to_be_bytes());
+    prefix
+}
+
+/// The timestamp with which a key begins; none for null.
+#[inline]
+pub fn time_of(key: &[u8]) -> Option<i64> {
+    let (first, rest) = key.split_first()?;
+    let time = rest.first_chunk::<8>()?;
+    (*first == VALUE).then(|| i64::from_be_bytes(*time) ^ i64::MIN)
+}
+
+/// The first byte of a column that is not null.
+const VALUE: u8 = 1;
+
 /// Encodes the rows of some columns as byte strings and back.
 ///
 /// The bytes of unequal values differ, and compare like the values (nulls first). With no columns every row's key is

@@ -44,6 +44,7 @@ pub mod table;
 pub mod type_parser;
 pub mod typed;
 pub mod versioned;
+mod window_rows;
 
 pub use arrays::type_text;
 

@@ -242,12 +242,7 @@ fn spec(calls: &[(AggCall, DataType)]) -> AggSpec {
     let input = input_schema();
     let mut output: Vec<Field> = input.fields()[..2].iter().map(|f| f.as_ref().clone()).collect();
     output.extend(calls.iter().map(|(call, t)| Field::new(&call.identity, t.clone(), true)));
-    AggSpec {
-        num_keys: 2,
-        input,
-        output: schema_of(output),
-        aggs: calls.iter().map(|(call, _)| call.clone()).collect(),
-    }
+    AggSpec::new(2, input, schema_of(output), calls.iter().map(|(call, _)| call.clone()).collect())
 }
 
 /// The function, by its definition.

@@ -8,13 +8,16 @@
 //! bytes: `FCP1` and the CRC-32C of all before it, little endian. Arrow readers stop before the trailer.
 
 use super::aggregate::AggPlan;
+use super::codec::hash_key;
 use super::memory_estimate::IncomingGroups;
+use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, BinaryArray, FixedSizeBinaryArray, RecordBatch};
+use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, FixedSizeBinaryArray, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
+use arrow_select::filter::filter;
 use crc_fast::{CrcAlgorithm, checksum};
 use fastchangelog_format::{Error, Result};
 use std::collections::HashMap;
@@ -205,8 +208,44 @@ impl Payload {
         IncomingGroups { groups: range.len(), key_bytes: length(&self.keys), row_bytes }
     }
 
+    /// Rows that are kept in a state, as a payload.
+    pub fn of_kept<'a>(plan: &AggPlan, len: usize, rows: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Self> {
+        let (mut keys, mut bytes) = (BinaryBuilder::with_capacity(len, 0), Vec::new());
+        let mut ends = Vec::with_capacity(len + 1);
+        ends.push(0);
+        for (key, row) in rows {
+            keys.append_value(key);
+            bytes.extend_from_slice(row);
+            ends.push(end(bytes.len())?);
+        }
+        let rows = match plan.row_width() {
+            Some(width) if bytes.len() == width * (ends.len() - 1) => {
+                RowColumn::Fixed(FixedSizeBinaryArray::try_new(end(width)?, bytes.into(), None)?)
+            }
+            Some(_) => return Err(Error::corrupt("an accumulator row", 0, "its length is that of other aggregates")),
+            None => RowColumn::Variable(BinaryArray::try_new(
+                OffsetBuffer::new(ScalarBuffer::from(ends)),
+                bytes.into(),
+                None,
+            )?),
+        };
+        Ok(Self { keys: keys.finish(), rows, input_rows: 0 })
+    }
+
+    /// The rows for whose key and its hash `keep` says yes.
+    pub fn retain(&self, mut keep: impl FnMut(&[u8], u64) -> bool) -> Result<Self> {
+        let keep: BooleanArray = (0..self.len()).map(|i| Some(keep(self.key(i), hash_key(self.key(i))))).collect();
+        let keys = filter(&self.keys, &keep)?.as_binary().clone();
+        let rows = match &self.rows {
+            RowColumn::Fixed(rows) => RowColumn::Fixed(filter(rows, &keep)?.as_fixed_size_binary().clone()),
+            RowColumn::Variable(rows) => RowColumn::Variable(filter(rows, &keep)?.as_binary().clone()),
+        };
+        Ok(Self { keys, rows, input_rows: self.input_rows })
+    }
+
+    /// The canonical key of row `i`.
     #[inline]
-    pub(super) fn key(&self, i: usize) -> &[u8] {
+    pub fn key(&self, i: usize) -> &[u8] {
         self.keys.value(i)
     }
 

@@ -21,18 +21,18 @@ fn spec() -> AggSpec {
         identity: format!("{function}(v)"),
     };
     let field = |name: &str, t: DataType| Field::new(name, t, true);
-    AggSpec {
-        num_keys: 1,
-        input: schema_of(vec![field("k", DataType::Utf8), field("v", DataType::Utf8)]),
-        output: schema_of(vec![
+    AggSpec::new(
+        1,
+        schema_of(vec![field("k", DataType::Utf8), field("v", DataType::Utf8)]),
+        schema_of(vec![
             field("k", DataType::Utf8),
             field("n", DataType::Int64),
             field("first", DataType::Utf8),
             field("last", DataType::Utf8),
             field("max", DataType::Utf8),
         ]),
-        aggs: vec![call("count"), call("first"), call("last"), call("max")],
-    }
+        vec![call("count"), call("first"), call("last"), call("max")],
+    )
 }
 
 fn rng() -> StdRng {

@@ -2,7 +2,7 @@
 //!
 //! Owns: grouping and partial aggregation in a map task, the decision how much of it pays off, and the times of
 //! payloads.
-//! Does not own: their bytes (`payload`), the shuffle.
+//! Does not own: their bytes (`payload`), the windows of a row (`window_rows`), the shuffle.
 //!
 //! Invariants:
 //! 1. every input row is in exactly one partial row of exactly one payload, of the shard that owns its key group;
@@ -13,6 +13,7 @@ use super::aggregate::{AggPlan, AggSpec};
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::payload::PayloadBuilder;
 use super::table::GroupTable;
+use super::window_rows::{WindowRows, join_panes};
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::Schema;
 use fastchangelog_format::model::ids::{MAX_KEY_GROUPS, key_group_of, shard_of};
@@ -60,14 +61,22 @@ pub(super) fn held_at_most(shards: u32, payload_bytes: usize) -> usize {
 #[derive(Debug)]
 pub struct Splitter {
     plan: Arc<AggPlan>,
+    /// Groups of keys and windows, or keys and panes.
     table: GroupTable,
+    windows: Option<WindowRows>,
+    target: Target,
+    hold: usize,
+    effort: Effort,
+    /// Input rows held, by shard; where rows go to several groups, all of them at the first shard.
+    input_rows: Vec<u64>,
+}
+
+/// Where groups go.
+#[derive(Debug, Clone, Copy)]
+struct Target {
     shards: u32,
     max_parallelism: u16,
     payload_bytes: usize,
-    hold: usize,
-    effort: Effort,
-    /// Input rows held, by shard.
-    input_rows: Vec<u64>,
 }
 
 impl Splitter {
@@ -78,10 +87,9 @@ impl Splitter {
         let plan = Arc::new(AggPlan::new(spec)?);
         Ok(Self {
             table: GroupTable::new(Arc::clone(&plan)),
+            windows: WindowRows::of(&plan),
             plan,
-            shards,
-            max_parallelism,
-            payload_bytes,
+            target: Target { shards, max_parallelism, payload_bytes },
             hold: held_at_most(shards, payload_bytes),
             effort: Effort::default(),
             input_rows: vec![0; shards as usize],
@@ -91,7 +99,7 @@ impl Splitter {
     /// The same splitter with payloads of at most `bytes` each; what it holds and groups before it flushes stays.
     #[must_use]
     pub fn with_payloads_of(mut self, bytes: usize) -> Self {
-        self.payload_bytes = self.payload_bytes.min(bytes.max(1));
+        self.target.payload_bytes = self.target.payload_bytes.min(bytes.max(1));
         self
     }
 
@@ -116,14 +124,23 @@ impl Splitter {
 
     fn push_columns(&mut self, columns: &[ArrayRef], len: usize, content: Content) -> Result<Emitted> {
         let mut emitted = Vec::new();
-        for start in (0..len).step_by(CHUNK) {
-            let rows = CHUNK.min(len - start);
-            let chunk: Vec<_> = columns.iter().map(|column| column.slice(start, rows)).collect();
+        let windows = self.windows.filter(|_| matches!(content, Content::Input));
+        let step = windows.map_or(CHUNK, |windows| (CHUNK / windows.copies()).max(1));
+        for start in (0..len).step_by(step) {
+            let arrived = step.min(len - start);
+            let mut chunk: Vec<_> = columns.iter().map(|column| column.slice(start, arrived)).collect();
+            if let Some(windows) = windows {
+                chunk = windows.assign(&chunk)?;
+            }
+            let rows = if windows.is_some() { chunk[0].len() } else { arrived };
             let keys = self.plan.codec().encode(&chunk[..self.plan.num_keys()], rows)?;
             let hashes = keys.hashes();
-            for hash in &hashes {
-                let shard = self.shard(*hash);
-                self.input_rows[shard as usize] += 1;
+            if windows.is_some_and(WindowRows::overlap) {
+                self.input_rows[0] += arrived as u64;
+            } else {
+                for hash in &hashes {
+                    self.input_rows[self.target.shard(*hash) as usize] += 1;
+                }
             }
             match content {
                 Content::Input => {
@@ -146,50 +163,84 @@ impl Splitter {
         self.flush()
     }
 
-    fn shard(&self, hash: u64) -> u32 {
-        shard_of(key_group_of(hash, self.max_parallelism), self.shards, self.max_parallelism)
-    }
-
     fn flush(&mut self) -> Result<Emitted> {
-        let (order, ends) = self.by_shard();
         let mut emitted = Vec::new();
-        let mut start = 0;
-        for (shard, end) in (0u32..).zip(ends) {
-            let groups = &order[start..end];
-            start = end;
-            self.emit(shard, groups, &mut emitted)?;
+        let Self { plan, table, windows, target, hold, input_rows, .. } = self;
+        let overlap = windows.is_some_and(WindowRows::overlap);
+        let mut emit = |groups: &GroupTable| target.emit(plan, groups, overlap, input_rows, &mut emitted);
+        match windows {
+            Some(WindowRows::Panes(windows)) => {
+                let mut joined = GroupTable::new(Arc::clone(plan));
+                join_panes(*windows, table, &mut joined, *hold, &mut emit)?;
+            }
+            _ => emit(table)?,
         }
         self.table.clear();
         Ok(emitted)
     }
+}
+
+impl Target {
+    fn shard(self, hash: u64) -> u32 {
+        shard_of(key_group_of(hash, self.max_parallelism), self.shards, self.max_parallelism)
+    }
+
+    /// Makes payloads of all groups. `input_rows`: rows that they stand for by shard, or if `summed`, all at the first
+    /// shard.
+    fn emit(
+        self,
+        plan: &AggPlan,
+        table: &GroupTable,
+        summed: bool,
+        input_rows: &mut [u64],
+        emitted: &mut Emitted,
+    ) -> Result<()> {
+        let (order, ends) = self.by_shard(table);
+        let mut start = 0;
+        for (shard, end) in (0u32..).zip(ends) {
+            let groups = &order[start..end];
+            start = end;
+            if !groups.is_empty() {
+                let rows = std::mem::take(&mut input_rows[if summed { 0 } else { shard as usize }]);
+                self.emit_shard(plan, table, (shard, groups), rows, emitted)?;
+            }
+        }
+        Ok(())
+    }
 
     /// Groups sorted by shard, and within a shard by part; and the end of each shard's.
-    fn by_shard(&self) -> (Vec<u32>, Vec<usize>) {
-        let parts = if self.table.len() < ORDERED_FROM { 1 } else { PARTS };
-        let (order, ends) = sorted(self.table.len(), self.shards as usize * parts, |group| {
-            let hash = self.table.hash(group);
+    fn by_shard(self, table: &GroupTable) -> (Vec<u32>, Vec<usize>) {
+        let parts = if table.len() < ORDERED_FROM { 1 } else { PARTS };
+        let (order, ends) = sorted(table.len(), self.shards as usize * parts, |group| {
+            let hash = table.hash(group);
             self.shard(hash) as usize * parts + part_of(hash) % parts
         });
         (order, ends.into_iter().skip(parts - 1).step_by(parts).collect())
     }
 
-    fn emit(&mut self, shard: u32, groups: &[u32], emitted: &mut Emitted) -> Result<()> {
-        let mut input_rows = std::mem::take(&mut self.input_rows[shard as usize]);
+    fn emit_shard(
+        self,
+        plan: &AggPlan,
+        table: &GroupTable,
+        (shard, groups): (u32, &[u32]),
+        mut input_rows: u64,
+        emitted: &mut Emitted,
+    ) -> Result<()> {
         let mut builder = PayloadBuilder::default();
         let cap = self.payload_bytes;
         for group in groups {
-            let more = self.table.drafted_bytes(*group as usize);
+            let more = table.drafted_bytes(*group as usize);
             if !builder.is_empty() && builder.bytes() + more > cap {
                 // The input rows of a shard are told with the first of its payloads.
-                emitted.push((shard, builder.seal(&self.plan, std::mem::take(&mut input_rows))?));
+                emitted.push((shard, builder.seal(plan, std::mem::take(&mut input_rows))?));
             }
             if builder.is_empty() {
                 builder.reserve(groups.len().min(cap / more + 1));
             }
-            self.table.builder(*group as usize, &mut builder)?;
+            table.builder(*group as usize, &mut builder)?;
         }
         if !builder.is_empty() {
-            emitted.push((shard, builder.seal(&self.plan, input_rows)?));
+            emitted.push((shard, builder.seal(plan, input_rows)?));
         }
         Ok(())
     }

@@ -19,12 +19,12 @@ fn spec() -> AggSpec {
         identity: format!("{function}({args:?})"),
     };
     let result = |name: &str| Field::new(name, DataType::Int64, true);
-    AggSpec {
-        num_keys: 1,
-        input: schema_of(vec![key.clone(), Field::new("v", DataType::Int64, true)]),
-        output: schema_of(vec![key, result("n"), result("sum"), result("last")]),
-        aggs: vec![call("count", &[]), call("sum", &[1]), call("last", &[1])],
-    }
+    AggSpec::new(
+        1,
+        schema_of(vec![key.clone(), Field::new("v", DataType::Int64, true)]),
+        schema_of(vec![key, result("n"), result("sum"), result("last")]),
+        vec![call("count", &[]), call("sum", &[1]), call("last", &[1])],
+    )
 }
 
 fn batch(keys: impl IntoIterator<Item = i64>) -> RecordBatch {

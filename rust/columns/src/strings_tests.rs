@@ -120,10 +120,10 @@ fn pair() -> DataType {
 
 fn spec() -> AggSpec {
     let string = |name: &str| field(name, DataType::Utf8);
-    AggSpec {
-        num_keys: 1,
-        input: schema_of(vec![string("k"), string("v"), field("n", DataType::Int64), field("p", pair())]),
-        output: schema_of(vec![
+    AggSpec::new(
+        1,
+        schema_of(vec![string("k"), string("v"), field("n", DataType::Int64), field("p", pair())]),
+        schema_of(vec![
             string("k"),
             string("min"),
             string("max"),
@@ -134,7 +134,7 @@ fn spec() -> AggSpec {
             field("pair", pair()),
             field("greatest", pair()),
         ]),
-        aggs: vec![
+        vec![
             call("min", &[1]),
             call("max", &[1]),
             call("first", &[1]),
@@ -144,7 +144,7 @@ fn spec() -> AggSpec {
             call("last", &[3]),
             call("max", &[3]),
         ],
-    }
+    )
 }
 
 fn batch(rows: &[(&[u8], &[u8], i64)]) -> RecordBatch {

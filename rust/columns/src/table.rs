@@ -190,6 +190,13 @@ impl GroupTable {
         Ok(())
     }
 
+    /// Joins an encoded row into the group of its key.
+    pub(super) fn join_row(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
+        self.check_room(1)?;
+        let plan = Arc::clone(&self.plan);
+        self.merge_row(&plan, hash_key(key), key, row, &mut Vec::new())
+    }
+
     /// Joins the partial rows of a step of spilled rows; those of one key in their order.
     pub(super) fn merge_step<'a>(&mut self, rows: &[(u64, &'a [u8], &'a [u8])]) -> Result<()> {
         self.check_room(rows.len())?;
@@ -253,9 +260,28 @@ impl GroupTable {
         let mut vars = Vec::new();
         let fixed = self.plan.shape().parse(base, &mut vars)?;
         self.plan.merge(&mut self.rows, i, Other { fixed, vars: &vars, earlier: true })?;
-        let same = self.rows.fixed(i) == fixed
-            && vars.iter().enumerate().all(|(slot, value)| self.rows.vars.get(i, slot) == *value);
-        Ok(!same)
+        Ok(!self.is_same(i, fixed, &vars))
+    }
+
+    /// True if group `i`'s row has the bytes of `row`.
+    pub fn has_row(&self, i: usize, row: &[u8]) -> Result<bool> {
+        let mut vars = Vec::new();
+        let fixed = self.plan.shape().parse(row, &mut vars)?;
+        Ok(self.is_same(i, fixed, &vars))
+    }
+
+    fn is_same(&self, i: usize, fixed: &[u8], vars: &[&[u8]]) -> bool {
+        self.rows.fixed(i) == fixed
+            && vars.iter().enumerate().all(|(slot, value)| self.rows.vars.get(i, slot) == *value)
+    }
+
+    /// A table of the groups for whose key `wanted` says yes.
+    pub fn only(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Self> {
+        let (mut only, mut scratch) = (Self::new(Arc::clone(&self.plan)), Vec::new());
+        for i in (0..self.len()).filter(|i| wanted(self.key(*i))) {
+            only.load(self.key(i), self.row(i, &mut scratch))?;
+        }
+        Ok(only)
     }
 
     /// Adds a group that is kept in the state, under a key that the table does not have.

@@ -18,12 +18,12 @@ fn spec(arg: &DataType, calls: Vec<(AggCall, DataType)>) -> AggSpec {
     let key = Field::new("k", DataType::Utf8, true);
     let mut output = vec![key.clone()];
     output.extend(calls.iter().map(|(call, t)| Field::new(&call.identity, t.clone(), true)));
-    AggSpec {
-        num_keys: 1,
-        input: schema_of(vec![key, Field::new("v", arg.clone(), true)]),
-        output: schema_of(output),
-        aggs: calls.into_iter().map(|(call, _)| call).collect(),
-    }
+    AggSpec::new(
+        1,
+        schema_of(vec![key, Field::new("v", arg.clone(), true)]),
+        schema_of(output),
+        calls.into_iter().map(|(call, _)| call).collect(),
+    )
 }
 
 fn payloads(spec: &AggSpec, key: &str, values: ArrayRef) -> Result<Vec<u8>> {
@@ -243,7 +243,7 @@ fn a_global_aggregate_has_one_group() {
     let input = schema_of(vec![Field::new("v", DataType::Int64, true)]);
     let output = schema_of(vec![Field::new("n", DataType::Int64, true)]);
     let aggs = vec![AggCall { args: vec![0], ..call("sum", true) }];
-    let spec = AggSpec { num_keys: 0, input: Arc::clone(&input), output, aggs };
+    let spec = AggSpec::new(0, Arc::clone(&input), output, aggs);
     let mut table = GroupTable::new(Arc::new(AggPlan::new(&spec).unwrap()));
     for part in [longs(&[1, 2]), longs(&[4])] {
         let mut splitter = Splitter::new(&spec, 1, 128, 100).unwrap();

@@ -234,12 +234,12 @@ fn grouped(declared: &DataType, column: &ArrayRef) -> Result<RecordBatch> {
     let spec = |aggs: Vec<AggCall>| {
         let more = aggs.iter().skip(1).map(|call| result(&call.identity));
         let output = [key.clone(), Field::new("n", DataType::Int64, true)].into_iter().chain(more);
-        AggSpec {
-            num_keys: 1,
-            input: Arc::new(Schema::new(vec![key.clone()])),
-            output: Arc::new(Schema::new(output.collect::<Fields>())),
+        AggSpec::new(
+            1,
+            Arc::new(Schema::new(vec![key.clone()])),
+            Arc::new(Schema::new(output.collect::<Fields>())),
             aggs,
-        }
+        )
     };
     // Some types are keys and have no order.
     let full = spec(aggs.clone());

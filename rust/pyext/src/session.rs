@@ -42,8 +42,10 @@ impl SessionClient {
         Ok(ResultBatches { session: this, schema })
     }
 
-    fn commit(&self, py: Python<'_>) -> PyResult<(String, BTreeMap<String, u64>)> {
-        detached(py, |tick| exclusive(&self.0, WHAT)?.commit(tick))
+    /// The handle, the session's metrics, and a time before which no group of the version is.
+    fn commit(&self, py: Python<'_>) -> PyResult<(String, BTreeMap<String, u64>, Option<i64>)> {
+        let body = detached(py, |tick| exclusive(&self.0, WHAT)?.commit(tick))?;
+        Ok((body.handle, body.metrics, body.next_close))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

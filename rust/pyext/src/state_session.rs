@@ -39,7 +39,7 @@ impl Host {
 
     fn commit(&mut self, watermark: Option<i64>, tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
         match self {
-            Self::Server(client) => client.commit(watermark, tick),
+            Self::Server(client) => client.commit(watermark, tick).map(|body| (body.handle, body.metrics)),
             Self::Memory(session) => {
                 let Committed { metrics, .. } = session.commit(watermark)?;
                 Ok((String::new(), metrics))

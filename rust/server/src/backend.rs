@@ -3,12 +3,12 @@
 //! Owns: the traits between frames and the engine, so that tests run the server against a fake that fails on demand.
 //! Does not own: any behaviour.
 
+use crate::protocol::HandleBody;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
 use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::Result;
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A store of shards that can be opened, one session per connection.
@@ -50,8 +50,8 @@ pub trait SessionBackend: Send {
     fn commits_after_results(&self) -> bool {
         false
     }
-    /// Makes the change set durable: the handle as text, and the session's own metrics.
-    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)>;
+    /// Makes the change set durable.
+    fn commit(&mut self) -> Result<HandleBody>;
 }
 
 /// One execution of one shard's batch of a stateful processor. A drop before [`StateBackend::commit`] has returned
@@ -63,8 +63,8 @@ pub trait StateBackend: Send {
     fn watermark(&self) -> Option<i64>;
     /// Does a call, with the columns that it lists. The first call is the declaration.
     fn call(&mut self, call: &StateCall, columns: &[ArrayRef]) -> Result<Reply>;
-    /// Makes the changes durable: the handle as text, and the session's own metrics.
-    fn commit(&mut self, watermark: Option<i64>) -> Result<(String, BTreeMap<String, u64>)>;
+    /// Makes the changes durable.
+    fn commit(&mut self, watermark: Option<i64>) -> Result<HandleBody>;
 }
 
 /// Result batches of one schema. It does not borrow from its session: results travel while the commit runs.

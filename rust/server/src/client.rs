@@ -17,7 +17,6 @@ use arrow_schema::SchemaRef;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::error::Subject;
 use fastchangelog_format::{Error, ErrorKind, Result};
-use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -106,15 +105,13 @@ impl Client {
         self.request(kind, body, tick).map(drop)
     }
 
-    /// Makes a session durable: the new handle as text, and the session's metrics.
-    pub(crate) fn commit(&mut self, body: &[u8], tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
+    /// Makes a session durable.
+    pub(crate) fn commit(&mut self, body: &[u8], tick: Tick<'_>) -> Result<HandleBody> {
         let (kind, body) = self.call(Kind::Commit, body, tick)?;
         if kind != Kind::Handle {
             return Err(Error::internal(format!("the state server answered a commit with {kind:?}")));
         }
-        let body: HandleBody =
-            serde_json::from_slice(&body).map_err(|e| Error::internal(format!("a handle: {e}")).with_source(e))?;
-        Ok((body.handle, body.metrics))
+        serde_json::from_slice(&body).map_err(|e| Error::internal(format!("a handle: {e}")).with_source(e))
     }
 
     /// Ends the connection; in a forked child only this copy of it.
@@ -323,8 +320,8 @@ impl SessionClient {
         }
     }
 
-    /// Makes it durable: the new handle as text, and the session's metrics. Results that were not read are skipped.
-    pub fn commit(&mut self, tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
+    /// Makes it durable. Results that were not read are skipped.
+    pub fn commit(&mut self, tick: Tick<'_>) -> Result<HandleBody> {
         while self.next_batch(tick)?.is_some() {}
         self.client.commit(&[], tick)
     }

@@ -3,6 +3,7 @@
 //! Owns: the translation between frames' texts and the engine's types. Does not own: any behaviour.
 
 use crate::backend::{Backend, MaterializeBackend, OpenedSession, ResultStream, SessionBackend, StateBackend};
+use crate::protocol::HandleBody;
 use arrow_array::ArrayRef;
 use arrow_schema::SchemaRef;
 use fastchangelog_core::engine::{
@@ -11,7 +12,6 @@ use fastchangelog_core::engine::{
 };
 use fastchangelog_format::Result;
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Backend for Engine {
@@ -66,8 +66,8 @@ impl SessionBackend for Session {
         Session::is_made_by_results(self)
     }
 
-    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
-        Session::commit(self).map(as_text)
+    fn commit(&mut self) -> Result<HandleBody> {
+        Session::commit(self).map(as_body)
     }
 }
 
@@ -84,14 +84,15 @@ impl StateBackend for StateSession {
         StateSession::call(self, call, columns)
     }
 
-    fn commit(&mut self, watermark: Option<i64>) -> Result<(String, BTreeMap<String, u64>)> {
-        StateSession::commit(self, watermark).map(as_text)
+    fn commit(&mut self, watermark: Option<i64>) -> Result<HandleBody> {
+        StateSession::commit(self, watermark).map(as_body)
     }
 }
 
 /// An empty text for a session that keeps nothing.
-fn as_text(committed: Committed) -> (String, BTreeMap<String, u64>) {
-    (committed.handle.as_ref().map(format_handle).unwrap_or_default(), committed.metrics)
+fn as_body(committed: Committed) -> HandleBody {
+    let Committed { handle, metrics, next_close } = committed;
+    HandleBody { handle: handle.as_ref().map(format_handle).unwrap_or_default(), metrics, next_close }
 }
 
 impl ResultStream for ResultBatches {

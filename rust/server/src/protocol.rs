@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// Version of the frames. Raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u42 = 4;
 
 const MAGIC: &[u8; 8] = b"fclhello";
 const MAX_VERSION_TEXT: u32 = 64;
@@ -157,12 +157,15 @@ pub fn check_length(kind: Kind, length: u64, max_message: u64) -> Result<()> {
 }
 
 /// The reply to `Commit`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HandleBody {
     /// The durable version's handle, as text.
     pub handle: String,
     /// The session's counters and the duration of each step.
     pub metrics: std::collections::BTreeMap<String, u64>,
+    /// Of an aggregation by event time: no group of the version has a time before this one, in microseconds.
+    #[serde(default)]
+    pub next_close: Option<i64>,
 }
 
 /// The parts of an error, from which the client rebuilds it.

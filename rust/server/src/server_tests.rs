@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::{OpenedSession, ResultStream, SessionBackend};
 use crate::client::{Client, ClientSettings, SessionClient};
+use crate::protocol::HandleBody;
 use arrow_array::{Int64Array, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use fastchangelog_format::clock::SystemClock;
@@ -98,14 +99,15 @@ impl SessionBackend for FakeSession {
         self.fake.after_results.load(Ordering::SeqCst)
     }
 
-    fn commit(&mut self) -> Result<(String, BTreeMap<String, u64>)> {
+    fn commit(&mut self) -> Result<HandleBody> {
         if let Some(gate) = &*self.fake.gate.lock() {
             gate.recv().unwrap();
         }
         self.committed = true;
         self.fake.given_at_commit.store(self.fake.given.load(Ordering::SeqCst), Ordering::SeqCst);
         self.fake.committed.fetch_add(1, Ordering::SeqCst);
-        Ok(("handle".to_owned(), BTreeMap::from([("bytes".to_owned(), self.bytes as u64)])))
+        let metrics = BTreeMap::from([("bytes".to_owned(), self.bytes as u64)]);
+        Ok(HandleBody { handle: "handle".to_owned(), metrics, next_close: Some(-7) })
     }
 }
 
@@ -209,8 +211,8 @@ fn a_session_from_open_to_handle() {
         let second = session.next_batch(&quiet).unwrap().unwrap();
         assert_eq!(second.num_rows(), 3 << 20);
         assert!(session.next_batch(&quiet).unwrap().is_none());
-        let (handle, metrics) = session.commit(&quiet).unwrap();
-        assert_eq!(handle, "handle");
+        let HandleBody { handle, metrics, next_close } = session.commit(&quiet).unwrap();
+        assert_eq!((&*handle, next_close), ("handle", Some(-7)));
         assert_eq!((metrics["bytes"], metrics["payloads"], metrics["result_rows"]), (3 + (3 << 20), 2, 3 + (3 << 20)));
     }
     assert_eq!(world.fake.committed.load(Ordering::SeqCst), 2);
@@ -226,7 +228,7 @@ fn a_batch_without_rows_has_a_schema_and_a_handle() {
     let mut session = session(&world);
     assert_eq!(session.finish(true, &quiet).unwrap().fields().len(), 1);
     assert!(session.next_batch(&quiet).unwrap().is_none());
-    assert_eq!(session.commit(&quiet).unwrap().0, "handle");
+    assert_eq!(session.commit(&quiet).unwrap().handle, "handle");
 }
 
 #[test]

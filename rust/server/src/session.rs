@@ -18,7 +18,6 @@ use arrow_ipc::writer::StreamWriter;
 use fastchangelog_format::{Error, Result};
 use fastchangelog_store::threads::spawn;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +30,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a result frame: large enough that system calls don't count, small enough to stay in the cache.
 const RESULT_CHUNK: usize = 1 << 20;
 
-type Committed = Result<(String, BTreeMap<String, u64>)>;
+type Committed = Result<HandleBody>;
 
 /// The reason why a connection closes.
 enum End {
@@ -252,7 +251,7 @@ impl Connection<'_> {
 
     fn commit(&mut self, body: &[u8]) -> Result<Vec<u8>> {
         let start = Instant::now();
-        let (handle, metrics) = match std::mem::replace(&mut self.phase, Phase::Failed) {
+        let HandleBody { handle, metrics, next_close } = match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::Finished(mut session) => session.commit()?,
             Phase::Committing(thread) => joined(thread)?,
             Phase::States(mut states) => states.commit(body)?,
@@ -268,7 +267,7 @@ impl Connection<'_> {
         self.phase = Phase::Idle;
         self.report.outcome = Some("committed");
         self.log("INFO", None);
-        let body = HandleBody { handle, metrics: self.report.steps.clone() };
+        let body = HandleBody { handle, metrics: self.report.steps.clone(), next_close };
         serde_json::to_vec(&body).map_err(|e| Error::internal(format!("a handle's JSON: {e}")).with_source(e))
     }
 

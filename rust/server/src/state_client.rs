@@ -8,14 +8,13 @@
 //! 2. an error of a change is the error of a later call, of the commit at the latest.
 
 use crate::client::{Client, ClientSettings};
-use crate::protocol::Kind;
+use crate::protocol::{HandleBody, Kind};
 use crate::state_body::{encode, malformed};
 use crate::state_frames::{CommitStates, OpenedStates, Pieces, StatePart};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use fastchangelog_core::engine::{Column, Reply, StateCall};
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::{Error, Result};
-use std::collections::BTreeMap;
 
 /// A state session at the state server. Dropping it before [`StateSessionClient::commit`] has returned aborts it.
 #[derive(Debug)]
@@ -68,7 +67,7 @@ impl StateSessionClient {
     }
 
     /// Makes it durable: the new handle as text, and the session's metrics.
-    pub fn commit(&mut self, watermark: Option<i64>, tick: Tick<'_>) -> Result<(String, BTreeMap<String, u64>)> {
+    pub fn commit(&mut self, watermark: Option<i64>, tick: Tick<'_>) -> Result<HandleBody> {
         let body = serde_json::to_vec(&CommitStates { watermark }).map_err(Error::internal)?;
         self.client.commit(&body, tick)
     }

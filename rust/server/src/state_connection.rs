@@ -8,12 +8,11 @@
 //! 2. a reply is sent in messages within the bound, of whole rows.
 
 use crate::backend::StateBackend;
-use crate::protocol::{Kind, out_of_turn, write_frame};
+use crate::protocol::{HandleBody, Kind, out_of_turn, write_frame};
 use crate::report::Report;
 use crate::state_frames::{CommitStates, OpenedStates, Pieces, StatePart, decode_call};
 use fastchangelog_core::engine::{Reply, StateCall};
 use fastchangelog_format::{Error, Result};
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// A state session that is open.
@@ -52,7 +51,7 @@ impl StateConnection {
     }
 
     /// Makes it durable.
-    pub(crate) fn commit(&mut self, body: &[u8]) -> Result<(String, BTreeMap<String, u64>)> {
+    pub(crate) fn commit(&mut self, body: &[u8]) -> Result<HandleBody> {
         if !self.declared {
             return Err(out_of_turn("commit"));
         }

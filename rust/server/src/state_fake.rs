@@ -3,6 +3,7 @@
 //! Owns: what each request gives, in a way that a test can tell. Does not own: any assertion of a test.
 
 use crate::backend::{Backend, MaterializeBackend, OpenedSession, StateBackend};
+use crate::protocol::HandleBody;
 use arrow_array::builder::{BinaryBuilder, ListBuilder, StructBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt8Type};
@@ -178,10 +179,11 @@ impl StateBackend for FakeStates {
         Ok(reply)
     }
 
-    fn commit(&mut self, watermark: Option<i64>) -> Result<(String, BTreeMap<String, u64>)> {
+    fn commit(&mut self, watermark: Option<i64>) -> Result<HandleBody> {
         self.committed = true;
         self.fake.committed.lock().push((watermark, std::mem::take(&mut self.entries)));
-        Ok(("handle".to_owned(), BTreeMap::from([("changes".to_owned(), 3)])))
+        let metrics = BTreeMap::from([("changes".to_owned(), 3)]);
+        Ok(HandleBody { handle: "handle".to_owned(), metrics, next_close: None })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::client::{Client, ClientSettings, SessionClient};
 use crate::logfile::LogFile;
-use crate::protocol::{self, HEADER, Header, Kind};
+use crate::protocol::{self, HEADER, HandleBody, Header, Kind};
 use crate::server::{Server, ServerSettings};
 use crate::state_client::StateSessionClient;
 use crate::state_fake::{Entries, Fake, PUT, pair};
@@ -149,7 +149,7 @@ fn a_session_from_declaration_to_handle() {
     assert_eq!(found, BinaryArray::from(vec![Some(&b"2"[..]), None, Some(b"1")]));
     assert_eq!(ask(&mut session, &StateCall::NextTimer).unwrap().time, Some(3));
     write(&mut session, DELETE, bytes(&[b"a"]), Some(bytes(&[b"sub"])), None, Some(8)).unwrap();
-    let (handle, metrics) = session.commit(Some(77), &quiet).unwrap();
+    let HandleBody { handle, metrics, .. } = session.commit(Some(77), &quiet).unwrap();
     assert_eq!((&handle[..], metrics["changes"], metrics["write_calls"], metrics["write_rows"]), ("handle", 3, 2, 3));
     let kept = Entries::from([((3, b"b".to_vec()), b"2".to_vec())]);
     assert_eq!(*world.fake.committed.lock(), [(Some(77), kept)]);

@@ -2,7 +2,7 @@
 //!
 //! Owns: reads and writes of promoted state, the flush of dirty entries and checkpoints for materialization, the local
 //! folder; in files of their own the loading of entries from disk into the hot tier (`warm_up`), deletes of prefixes
-//! (`delete_prefix`) and the flush of parts (`flush_part`).
+//! (`delete_prefix`), the flush of parts (`flush_part`) and the first key of a range (`first_key`).
 //! Does not own: versions, overlays and what may be promoted when (`shard`); uploads (`snapshot`).
 //!
 //! Invariants of a [`KeyedState`]:
@@ -13,10 +13,12 @@
 //!    restores (P3).
 
 mod delete_prefix;
+mod first_key;
 mod flush_part;
 mod read_through;
 mod warm_up;
 
+pub use flush_part::StatePart;
 pub use warm_up::WarmUp;
 
 use self::delete_prefix::delete_earlier;
@@ -103,7 +105,7 @@ pub struct KeyedState {
     /// Prefixes deleted on disk since RocksDB was last asked to write its buffer to a table.
     range_tombstones: usize,
     /// Parts that RocksDB holds since the last change; see `flush_part`.
-    flushed: Vec<(StateId, Vec<u8>)>,
+    flushed: Vec<StatePart>,
     /// The first failure.
     broken: OnceLock<Error>,
     account: Account,

@@ -406,6 +406,10 @@ batch {
     input_rows processor,
     /// Rows that stateful processors did not get because they were late: not after the watermark of the batch before.
     late_rows processor,
+    /// Groups of key and window that were late: their rows are not in the state. Each counts once in a batch.
+    late_groups aggregation,
+    /// Groups that were read from the state because the watermark closed them, or to return all groups.
+    base_groups aggregation,
     /// Bytes of rows that Spark's workers wrote to the local disk because they were more than `worker_memory`.
     worker_spilled_bytes processor,
 }

@@ -105,8 +105,8 @@ class Ran:
     progress: list[Any]
 
 
-def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | None = None) -> Ran:
-    """Runs `df` over everything there is, in update mode, and collects each batch (or hands it to `sink`)."""
+def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | None = None, mode: str = "update") -> Ran:
+    """Runs `df` over everything there is, in an output mode, and collects each batch (or hands it to `sink`)."""
     got: dict[int, list[Any]] = {}
 
     def take(batch: Any, number: int) -> None:
@@ -114,7 +114,7 @@ def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | Non
 
     query = (
         df.writeStream.foreachBatch(take)
-        .outputMode("update")
+        .outputMode(mode)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()

@@ -1,8 +1,8 @@
-"""Analysis of keys and aggregates: functions, arguments, names and types, all as Spark itself resolves them.
+"""Analysis of aggregates: functions, arguments, names and types, all as Spark itself resolves them.
 
 Owns: the query of Spark's analysed schema, the casts that Spark puts around arguments, the refusals.
-Does not own: the functions (`function_table`), how a `Column` is parsed (`internals`), the wire form of types
-(`types.wire`), settings (`settings`).
+Does not own: the keys (`keys`), the functions (`function_table`), how a `Column` is parsed (`internals`), the wire form
+of types (`types.wire`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.function_table import FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals
-from fastchangelog.spark.aggregates.spec import AggregateSpec, spec_json
-from fastchangelog.spark.split import WATERMARK_DELAY
+from fastchangelog.spark.aggregates.keys import Keys, keys_of
+from fastchangelog.spark.aggregates.spec import AggregateSpec, OutputMode, spec_json
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "Result", "analyse", "check_key", "key_columns"]
+__all__ = ["Analysed", "Result", "analyse"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
-_WINDOWS = {"window", "session_window", "window_time"}
 #: Functions that Spark keeps as another one.
 _IN_SPARK = {"bool_and": "min", "bool_or": "max"}
-_WINDOW_MARKS = ("spark.timeWindow", "spark.sessionWindow")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +66,19 @@ class Analysed:
     result: T.StructType
     #: Whether the keys are in the result (`spark.sql.retainGroupColumns`).
     keys_in_result: bool
-    num_keys: int
-    #: Names and types of the keys.
-    keys: tuple[T.StructField, ...]
+    keys: Keys
     results: tuple[Result, ...]
+    output_mode: OutputMode
+
+    @property
+    def num_keys(self) -> int:
+        """The number of columns in which the state keeps the keys."""
+        return len(self.keys.parts)
+
+    @property
+    def closes_groups(self) -> bool:
+        """True if groups are late or closed by the watermark."""
+        return self.keys.is_event_time and self.output_mode != "complete"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,59 +94,47 @@ class _Bound:
     text: str
 
 
-def key_columns(df: DataFrame, keys: Sequence[Any]) -> list[Column]:
-    """The keys as columns; refuses keys with silently wrong results."""
-    if len(keys) == 1 and isinstance(keys[0], (list, tuple)):
-        keys = keys[0]
-    if not keys:
-        raise UnsupportedError('grouped() needs at least one key: grouped(df, "user", state=…)')
-    out: list[Column] = []
-    for key in keys:
-        if isinstance(key, str):
-            out.append(F.col(key))
-        elif isinstance(key, Column):
-            out.append(key)
-        else:
-            raise InvalidArgumentError(f"a key is a column name or a Column, not {key!r}")
-        windows = internals.function_names(out[-1]) & _WINDOWS
-        if windows:
-            raise UnsupportedError(
-                f"the key {internals.text_of(out[-1])} uses {windows.pop()}(), which is not supported yet; "
-                "group by a plain column such as date_trunc('hour', ts), or use Spark's own groupBy for windows"
-            )
-    return out
-
-
-def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: Mapping[str, Any]) -> Analysed:
-    """Binds and checks `exprs` and `named`, and asks Spark for names and types."""
-    bound = _bind_all([_in_spark_order(df, keys, e) if isinstance(e, dict) else e for e in exprs], named)
+def analyse(
+    df: DataFrame,
+    given: Sequence[Column],
+    exprs: Sequence[Any],
+    named: Mapping[str, Any],
+    output_mode: OutputMode = "update",
+) -> Analysed:
+    """Binds and checks `exprs` and `named` of rows grouped by `given`, and asks Spark for names and types."""
+    bound = _bind_all([_in_spark_order(df, given, e) if isinstance(e, dict) else e for e in exprs], named)
     if not bound:
         raise InvalidArgumentError('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
-    native = df.groupBy(*keys).agg(*[b.native for b in bound]).schema
-    keys_in_result = len(native) == len(keys) + len(bound)
+    native = df.groupBy(*given).agg(*[b.native for b in bound]).schema
+    keys_in_result = len(native) == len(given) + len(bound)
     if not keys_in_result and len(native) != len(bound):
         raise InvalidArgumentError(
-            f"the keys and aggregates make {len(native)} columns, but {len(keys) + len(bound)} were expected; name "
+            f"the keys and aggregates make {len(native)} columns, but {len(given) + len(bound)} were expected; name "
             "each column on its own instead of using *"
         )
+    keys = keys_of(df, given, (native if keys_in_result else df.select(*given).schema).fields[: len(given)])
+    if output_mode == "append" and df.isStreaming and not keys.is_event_time:
+        raise UnsupportedError(
+            "output_mode='append' emits a group when the watermark closes it, and no key carries a watermark "
+            "(Spark: STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): group by a window of a column that withWatermark() "
+            "was called with, or use output_mode='update'"
+        )
     filters = [b.where for b in bound if b.where is not None]
-    parts = [*keys, *(a for b in bound for a in b.args), *filters]
+    parts = [*(a for b in bound for a in b.args), *filters]
     schema = df.select(*[c.alias(f"c{i}") for i, c in enumerate(parts)]).schema
     texts = df.select(*parts).columns
     if len(schema) != len(parts):
         raise InvalidArgumentError("a key or an argument stands for several columns; name each column on its own")
-    for key, field in zip(keys, schema.fields, strict=False):
-        check_key(internals.text_of(key), field, streaming=bool(df.isStreaming))
     ansi = str(df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
     legacy = str(df.sparkSession.conf.get(_LEGACY, "false")).lower() == "true"
 
-    k = len(keys)
+    k = len(keys.parts)
     plan = _Projection()
-    for i in range(k):
-        plan.add(f"__k{i}", keys[i], schema[i].dataType, texts[i], key=True)
+    for i, part in enumerate(keys.parts):
+        plan.add(f"__k{i}", part.column, part.dtype, part.text, key=True)
     aggregates: list[AggregateSpec] = []
-    arg_at, where_at = k, len(parts) - len(filters)
+    arg_at, where_at = 0, len(parts) - len(filters)
     results = native.fields[-len(bound) :]
     described: list[Result] = []
     for n, b in enumerate(bound):
@@ -178,18 +173,28 @@ def analyse(df: DataFrame, keys: Sequence[Column], exprs: Sequence[Any], named: 
         )
 
     wire_result = T.StructType(
-        [T.StructField(f"__r{i}", wire.wire_type(schema[i].dataType, f"key {texts[i]}")) for i in range(k)]
+        [T.StructField(f"__r{i}", wire.wire_type(p.dtype, f"key {p.text}")) for i, p in enumerate(keys.parts)]
         + [
             T.StructField(f"__r{k + i}", wire.wire_type(f.dataType, f"the result {f.name}"))
             for i, f in enumerate(results)
         ]
     )
-    spec = spec_json(k, wire.arrow_schema(plan.schema()), wire.arrow_schema(wire_result), aggregates)
-    keys_out = native.fields[:k] if keys_in_result else schema.fields[:k]
-    result = T.StructType([*keys_out, *results])
-    key_fields = tuple(keys_out)
+    windows = None if keys.windows is None else dataclasses.asdict(keys.windows)
+    wire_input = wire.arrow_schema(plan.schema())
+    spec = spec_json(
+        k, wire_input, wire.arrow_schema(wire_result), aggregates, windows=windows, output_mode=output_mode
+    )
+    result = T.StructType([*keys.fields, *results])
     return Analysed(
-        spec, plan.schema(), tuple(plan.columns), wire_result, result, keys_in_result, k, key_fields, tuple(described)
+        spec,
+        plan.schema(),
+        tuple(plan.columns),
+        wire_result,
+        result,
+        keys_in_result,
+        keys,
+        tuple(described),
+        output_mode,
     )
 
 
@@ -327,27 +332,6 @@ def _refused(column: Column) -> InvalidArgumentError:
         "each on its own and with alias(): compute on results in a select() after it, and write F.expr texts as "
         'functions (a FILTER becomes fc.sum("x", where="…"))'
     )
-
-
-def check_key(text: str, field: T.StructField, *, streaming: bool) -> None:
-    """Refuses a key by which an aggregation would be silently wrong; `text` names it."""
-    if any(mark in field.metadata for mark in _WINDOW_MARKS):
-        raise InvalidArgumentError(
-            f"the key {text} is a window column, which is not supported yet; group by its start, "
-            "or use Spark's own groupBy for windows"
-        )
-    # On a batch DataFrame a watermark means nothing. On a stream this metadata is what Spark's own aggregate looks at.
-    if streaming and WATERMARK_DELAY in field.metadata:
-        raise InvalidArgumentError(
-            f"the key {text} carries the stream's watermark (withWatermark), by which Spark drops late rows and "
-            "forgets old keys; this is not supported yet: group by an expression of it such as date_trunc('hour', "
-            "…), by which Spark drops and forgets nothing either, or use Spark's own groupBy"
-        )
-    if wire.is_collated(field.dataType):
-        raise InvalidArgumentError(
-            f"the key {text} is a collated string ({field.dataType.simpleString()}), whose equality fastchangelog does "
-            "not know; group by collation_key(…), or by lower(…) cast to string"
-        )
 
 
 def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:

@@ -54,12 +54,13 @@ _HANDLE = T.StructType([T.StructField("handle", T.StringType())])
 class ShardProcessor(StatefulProcessor):
     """The `StatefulProcessor` that Spark runs for a shard."""
 
-    def __init__(self, operator: OperatorConfig):
+    def __init__(self, operator: OperatorConfig, counted: metrics.Reported = metrics.OF_AGGREGATION):
         self._operator = operator
+        self._counted = counted
 
     def init(self, handle: Any) -> None:
         # Also called once on the driver before the query starts, only to learn the state's schema.
-        self._handle = handle.getValueState("handle", _HANDLE)
+        self._handle = self._state(handle)
         self._ran: set[int] = set()
         self._initial: dict[int, _InitialSession] = {}
 
@@ -75,7 +76,7 @@ class ShardProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         try:
-            yield from self._run(int(key[0]), rows)
+            yield from self._run(int(key[0]), rows, timerValues)
         except Exception as error:
             raise_one_line(error)
 
@@ -87,27 +88,36 @@ class ShardProcessor(StatefulProcessor):
         if left:
             raise InvalidArgumentError(NO_FIRST_BATCH)
 
-    def _run(self, shard_id: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        operator = self._operator
+    def _state(self, handle: Any) -> Any:
+        """What Spark keeps for a shard; its first field is the handle."""
+        return handle.getValueState("handle", _HANDLE)
+
+    def _run(self, shard_id: int, rows: Iterator[pd.DataFrame], times: Any) -> Iterator[pd.DataFrame]:
         settings.check_task(task.local_property)
         run_once(self._ran, shard_id)
         stored = self._handle.get()
-        handle = None if stored is None else stored[0]
+        handle, _ = yield from self._version(shard_id, None if stored is None else stored[0], rows)
+        self._handle.update((handle,))
+        _internal.failpoint("operator.stored")
+        task.freeze_modules("operator")
+
+    def _version(
+        self, shard_id: int, handle: str | None, rows: Iterator[pd.DataFrame], **requested: Any
+    ) -> Generator[pd.DataFrame, None, tuple[str, int | None]]:
+        """Yields the rows of a session on top of `handle`; returns what it commits, as `_session` does."""
         initial = self._initial.pop(shard_id, None)
         if initial is not None:
             handle = initial.commit()
         clock = Stopwatch()
         _internal.failpoint("operator.open")
-        with renewed_request(operator, shard_id, handle) as request:
-            handle = yield from self._session(request, rows, clock)
-        self._handle.update((handle,))
-        _internal.failpoint("operator.stored")
-        task.freeze_modules("operator")
+        with renewed_request(self._operator, shard_id, handle, **requested) as request:
+            return (yield from self._session(request, rows, clock))
 
     def _session(
         self, request: Mapping[str, Any], rows: Iterator[pd.DataFrame], clock: Stopwatch
-    ) -> Generator[pd.DataFrame, None, str]:
-        """Yields the rows of one session, then a row of metrics; returns the handle."""
+    ) -> Generator[pd.DataFrame, None, tuple[str, int | None]]:
+        """Yields the rows of one session, then a row of metrics; returns the handle, and the time in microseconds
+        before which none of its groups closes, if it has watermarks."""
         operator = self._operator
         session = open_or_explain(open_session, request, operator.options, operator.confs)
         try:
@@ -118,21 +128,21 @@ class ShardProcessor(StatefulProcessor):
                     if payload:  # an empty one only opens the shard, see `split`
                         session.merge(payload)
             _internal.failpoint("operator.merged")
-            names = [*operator.output.names, metrics.COLUMN]
+            names = [*operator.output.names, self._counted.column]
             for batch in session.finish():
                 columns = labelled(batch, operator.output)
                 yield frame([*columns, pa.nulls(batch.num_rows, METRICS_TYPE)], names)
             clock.lap("finish_micros")
             _internal.failpoint("operator.rows-yielded")
-            handle, counted = session.commit()
+            handle, counted, next_close = session.commit()
             clock.lap("commit_micros")
             _internal.failpoint("operator.committed")
         finally:
             session.close()
-        numbers = metrics.OF_AGGREGATION.row({**counted, **clock.laps, "shards": 1})
+        numbers = self._counted.row({**counted, **clock.laps, "shards": 1})
         nothing = [pa.nulls(1, field.type) for field in operator.output]
         yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
-        return handle
+        return handle, next_close
 
 
 class _InitialSession:
@@ -155,7 +165,7 @@ class _InitialSession:
         with self._exit:
             for _ in self._session.finish():
                 pass
-            handle, _ = self._session.commit()
+            handle, _, _ = self._session.commit()
         return handle
 
     def close(self) -> None:

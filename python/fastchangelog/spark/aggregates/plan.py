@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark import metrics
+from fastchangelog.spark import complete_mode, metrics
 from fastchangelog.spark.aggregates.analyse import Analysed
 from fastchangelog.spark.aggregates.batch import BatchOperator
+from fastchangelog.spark.aggregates.event_time import EventTimeProcessor
 from fastchangelog.spark.aggregates.operator import ShardProcessor
 from fastchangelog.spark.aggregates.split import Split
 from fastchangelog.spark.grouping import Grouping
@@ -47,17 +48,25 @@ def aggregated(
         grouping.partitions,
         streaming=grouping.is_streaming,
         opens_all_shards=first is not None,
+        heartbeats=analysed.output_mode == "complete",
     )
     df, rows = grouping.df, analysed.wire_result
     payloads = df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
     if grouping.is_streaming:
-        found = grouping.through_state(payloads, first, ShardProcessor(operator), rows, metrics.OF_AGGREGATION)
+        if analysed.output_mode == "complete":
+            complete_mode.allow(df.sparkSession, metrics.observed_name(grouping.name))
+        counted = metrics.of_aggregation(analysed.output_mode)
+        processor = (EventTimeProcessor if analysed.closes_groups else ShardProcessor)(operator, counted)
+        modes = (analysed.output_mode, "EventTime" if analysed.closes_groups else "None")
+        found = grouping.through_state(payloads, first, processor, rows, counted, modes)
     else:  # all payloads of a shard reach one task, one shard after the other
         ordered = payloads.repartition("shard").sortWithinPartitions("shard")
         found = ordered.mapInArrow(BatchOperator(operator), rows)
-    left_out = 0 if analysed.keys_in_result else analysed.num_keys
-    fields = analysed.result.fields[left_out:]
-    return found.select(*[wire.result_column(F.col(f"__r{left_out + i}"), f) for i, f in enumerate(fields)])
+    keys, results = analysed.num_keys, analysed.result.fields[len(analysed.keys.fields) :]
+    columns = [wire.result_column(F.col(f"__r{keys + i}"), field) for i, field in enumerate(results)]
+    if analysed.keys_in_result:
+        columns = [*analysed.keys.results([F.col(f"__r{i}") for i in range(keys)]), *columns]
+    return found.select(*columns)
 
 
 def _initial_payloads(grouping: Grouping, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:

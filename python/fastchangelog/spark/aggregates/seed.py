@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from fastchangelog.spark.aggregates.analyse import Analysed, Result
+    from fastchangelog.spark.aggregates.keys import Keys
 
 __all__ = ["BufferSplit", "accumulators", "kept_names"]
 
@@ -115,7 +116,7 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
     key, value = rows.schema["key"].dataType, rows.schema["value"].dataType
     assert isinstance(key, T.StructType)
     assert isinstance(value, T.StructType)
-    check_keys(where, analysed.keys, key)
+    check_keys(where, analysed.keys.fields, key)
     # By position: columns of one name may be there several times.
     named = rows.select(
         F.col("key").cast(_numbered(key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
@@ -215,15 +216,16 @@ def _to_wire(column: Column, dtype: T.DataType | None) -> Column:
     return column if dtype is None else wire.to_wire(column, dtype, key=False)
 
 
-def _on_wire(columns: list[Column], keys: Sequence[T.StructField]) -> list[Column]:
-    wired = [wire.to_wire(column, field.dataType, key=True) for column, field in zip(columns[: len(keys)], keys)]
-    return [column.alias(f"c{i}") for i, column in enumerate([*wired, *columns[len(keys) :]])]
+def _on_wire(columns: list[Column], keys: Keys) -> list[Column]:
+    given = len(keys.fields)
+    wired = [wire.to_wire(part.column, part.dtype, key=True) for part in keys.stored(columns[:given])]
+    return [column.alias(f"c{i}") for i, column in enumerate([*wired, *columns[given:]])]
 
 
 def _given(analysed: Analysed, initial: DataFrame) -> DataFrame:
     """Accumulators from results, where a result determines its accumulator."""
     fields = {field.name: field for field in initial.schema.fields}
-    columns: list[Column] = [_named(initial, fields, field, "key") for field in analysed.keys]
+    columns: list[Column] = [_named(initial, fields, field, "key") for field in analysed.keys.fields]
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
         names = [buffer.name for buffer in buffers]
         if names not in (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"]) and len(names) > 1:

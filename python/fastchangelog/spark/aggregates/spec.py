@@ -8,12 +8,16 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-__all__ = ["AggregateSpec", "calls_json", "spec_json"]
+__all__ = ["AggregateSpec", "OutputMode", "calls_json", "spec_json"]
 
 VERSION = 1
+#: The groups that a batch returns: those with rows in it, those that the watermark closed, or all.
+OutputMode: TypeAlias = Literal["update", "append", "complete"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +32,20 @@ class AggregateSpec:
     identity: str
 
 
-def spec_json(num_keys: int, input: pa.Schema, output: pa.Schema, aggregates: list[AggregateSpec]) -> str:
-    """The spec as text: stable for equal arguments, so that texts can be compared."""
+def spec_json(
+    num_keys: int,
+    input: pa.Schema,
+    output: pa.Schema,
+    aggregates: list[AggregateSpec],
+    *,
+    windows: Mapping[str, int] | None = None,
+    output_mode: OutputMode = "update",
+) -> str:
+    """The spec as text: stable for equal arguments, so that texts can be compared.
+
+    With `windows` (`size`, `slide`, `start` in microseconds) the first key column is a time: in the input that of a
+    row, in the output the end of a window.
+    """
     return json.dumps(
         {
             "version": VERSION,
@@ -37,6 +53,8 @@ def spec_json(num_keys: int, input: pa.Schema, output: pa.Schema, aggregates: li
             "input": _schema_text(input),
             "output": _schema_text(output),
             "aggs": _calls(aggregates),
+            **({} if windows is None else {"windows": dict(windows)}),
+            "output_mode": output_mode,
         },
         separators=(",", ":"),
     )

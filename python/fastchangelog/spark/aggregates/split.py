@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fastchangelog import _internal
 from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
-from fastchangelog.spark.task import is_first
+from fastchangelog.spark.task import is_first, is_first_partition
 
 __all__ = ["Split"]
 
@@ -30,10 +30,13 @@ class Split(PayloadSplit):
         *,
         streaming: bool = False,
         opens_all_shards: bool = False,
+        heartbeats: bool = False,
     ):
         super().__init__(options, payload_bytes, partitions, streaming=streaming)
         self._spec = spec
         self._input = input
+        #: In each batch, since shards without rows return rows, too.
+        self._heartbeats = heartbeats
         #: In the first batch, for the parts of a savepoint or of an initial state.
         self._opens = opens_all_shards or bool(options.get("start_from"))
 
@@ -42,4 +45,6 @@ class Split(PayloadSplit):
         return lambda batch: splitter.push(shaped(batch, self._input)), splitter.finish
 
     def _opens_all_shards(self) -> bool:
-        return self._streaming and self._opens and is_first()
+        if not self._streaming:
+            return False
+        return (self._opens and is_first()) or (self._heartbeats and is_first_partition())

@@ -47,7 +47,7 @@ def stored_spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
             )
         )
     results = pa.schema([*fields, *_internal.aggregate_results(pa.schema(columns), calls_json(calls))])
-    text = spec_json(len(fields), pa.schema(columns), results, calls)
+    text = spec_json(len(fields), pa.schema(columns), results, calls, windows=described.get("windows"))
     _check(_internal.spec_schema(text)[1], json.dumps(described, separators=(",", ":"), ensure_ascii=False))
     return text, results
 

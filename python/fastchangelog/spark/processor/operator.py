@@ -13,9 +13,7 @@ Order, and why:
 Spark calls an idle shard only if a Spark timer of it is due, so each shard has one:
 - processing time: the time of the shard's next timer, or the next millisecond if that is past, so that it is not due
   again in this batch;
-- event time: a time that is always due. It alternates between two times, since Spark deletes a fired timer after the
-  handler. The shard is called in every batch, even without rows, and keeps the batch's watermark: rows are late by the
-  watermark of the previous batch.
+- event time: one that is always due (`spark.event_time`): the shard is called in every batch, even without rows.
 """
 
 from __future__ import annotations
@@ -27,13 +25,12 @@ from typing import Any, NoReturn
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_state_session
-from fastchangelog.spark import metrics, settings, task
+from fastchangelog.spark import event_time, metrics, settings, task
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.processor.evolution import is_current
@@ -44,6 +41,7 @@ from fastchangelog.spark.processor.spec import GroupedRows, ProcessorSpec, Query
 from fastchangelog.spark.processor.states.handle import Declaration
 from fastchangelog.spark.processor.user_code import is_from_user_code, raise_from_user_code
 from fastchangelog.spark.shard_task import (
+    KEPT,
     METRICS_TYPE,
     NO_FIRST_BATCH,
     OperatorConfig,
@@ -56,16 +54,6 @@ from fastchangelog.spark.types.spark_arrow import spark_columns
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
 
-#: The first field has the name that readers of checkpoints look for.
-_KEPT = T.StructType(
-    [
-        T.StructField("handle", T.StringType()),
-        T.StructField("watermark", T.LongType()),
-        T.StructField("timer", T.LongType()),
-    ]
-)
-#: The two times of a shard's Spark timer in event time mode. The watermark is never less than 0.
-_EVERY_BATCH = (-1, -2)
 #: Fields of a spec, and Spark's settings of that meaning.
 _SETTINGS = {
     "timezone": "spark.sql.session.timeZone",
@@ -77,8 +65,6 @@ _SETTINGS = {
     "integers_with_na": "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
     "decimals_of_integers": "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
 }
-#: With "false" Spark takes the current watermark for the mark of late rows, and not the one of the batch before.
-_SEVERAL_OPERATORS = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +109,7 @@ class ProcessorOperator(StatefulProcessor):
     def init(self, handle: Any) -> None:
         # Also called once on the driver before the query starts, only to learn the state's schema.
         self._spark = handle
-        self._state = handle.getValueState("handle", _KEPT)
+        self._state = handle.getValueState("handle", KEPT)
         self._ran: set[int] = set()
         self._initial: dict[int, Payloads] = {}
 
@@ -162,7 +148,7 @@ class ProcessorOperator(StatefulProcessor):
         run_once(self._ran, shard_id)
         kept, known = self._read()
         if not known and self._event_time():
-            self._spark.registerTimer(_EVERY_BATCH[0])
+            event_time.call_in_each_batch(self._spark)
         initial = self._initial.pop(shard_id, None)
         payloads = self._payloads(self._config.input, self._late(kept, times))
         for arrived in rows:
@@ -176,7 +162,7 @@ class ProcessorOperator(StatefulProcessor):
 
     def _woken(self, shard_id: int, times: TimerValues, fired: int) -> Iterator[pd.DataFrame]:
         if self._event_time():
-            self._spark.registerTimer(sum(_EVERY_BATCH) - fired)
+            event_time.call_in_next_batch(self._spark, fired)
         if shard_id in self._ran:
             return
         settings.check_task(task.local_property)
@@ -272,10 +258,7 @@ class ProcessorOperator(StatefulProcessor):
         column = self._config.event_time
         if column is None or not self._event_time():
             return None
-        mark = kept.watermark or 0
-        if task.local_property(_SEVERAL_OPERATORS) == "false":
-            mark = times.getCurrentWatermarkInMs()
-        return column, mark * 1000
+        return column, event_time.late_mark(kept.watermark, times) * 1000
 
     def _event_time(self) -> bool:
         return self._config.run.time_mode == "eventtime"

@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedError
 from fastchangelog.spark import internals, metrics, versions
+from fastchangelog.spark.aggregates.keys import makes_windows
 from fastchangelog.spark.grouping import Grouping
 from fastchangelog.spark.imported_state import ImportedState
 from fastchangelog.spark.processor.batch import in_batch
@@ -143,7 +144,7 @@ def _columns(df: DataFrame, keys: Sequence[Column], key: T.StructType, call: Pro
     added: list[T.StructField] = []
     positions: list[int] = []
     for i, (column, field) in enumerate(zip(keys, key.fields, strict=True)):
-        _check_key(field)
+        _check_key(column, field)
         dtype = wire.wire_type(field.dataType, f"key {field.name}")
         projection.append(wire.to_wire(column, field.dataType, key=True).alias(f"__k{i}"))
         fields.append(pa.field(field.name, wire.arrow_type(dtype)))
@@ -347,7 +348,12 @@ def _checked(call: ProcessorCall) -> StatefulProcessor | Processor:
     return cast("StatefulProcessor", processor)
 
 
-def _check_key(field: T.StructField) -> None:
+def _check_key(column: Column, field: T.StructField) -> None:
+    if makes_windows(column):
+        raise UnsupportedError(
+            f"the key {internals.text_of(column)} makes windows, which a processor cannot be grouped by here: make the "
+            "window a column first, with select() or withColumn()"
+        )
     if wire.is_collated(field.dataType):
         raise UnsupportedError(
             f"the key {field.name} is a collated string ({field.dataType.simpleString()}), whose equality "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.function_table import NAMES
-from fastchangelog.spark.aggregates.analyse import check_key
+from fastchangelog.spark.aggregates.keys import check_key
 from fastchangelog.spark.aggregates.seed import kept_names
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Operator
 from fastchangelog.spark.types import wire
@@ -84,7 +84,7 @@ def _of_aggregate(key: T.StructType, value: T.StructType) -> list[str]:
         if field.name == _GROUPING_ID:
             reasons.append("it is a rollup, a cube or has grouping sets, which grouped() does not know")
         else:
-            reasons += _refusals(check_key, f"`{field.name}`", field, streaming=True)
+            reasons += _refusals(check_key, f"`{field.name}`", field)
     known = kept_names()
     if foreign := [field for field in value.fields if field.name not in known]:
         more = f" and {len(foreign) - 1} more columns" if len(foreign) > 1 else ""

@@ -82,11 +82,19 @@ pub(super) struct Bound {
     pub(super) result: DataType,
     /// Names and types of the columns in which Spark keeps the accumulator.
     pub(super) buffers: Vec<(&'static str, DataType)>,
+    /// Accumulators may be joined in any order: the result has the same bits.
+    pub(super) any_order: bool,
 }
 
 impl Bound {
     pub(super) fn new(accumulator: impl Accumulator + 'static, result: DataType) -> Self {
-        Self { accumulator: Box::new(accumulator), result, buffers: Vec::new() }
+        Self { accumulator: Box::new(accumulator), result, buffers: Vec::new(), any_order: false }
+    }
+
+    /// The same, of an accumulator that may be joined in any order.
+    pub(super) fn in_any_order(mut self) -> Self {
+        self.any_order = true;
+        self
     }
 
     /// The same, kept by Spark in one column of the result's type.

@@ -26,7 +26,7 @@ pub(super) fn plan(function: &str, types: &[DataType], ansi: bool) -> Result<Arc
     let input: Vec<DataType> = fields.iter().map(|field| field.data_type().clone()).collect();
     let result = AggPlan::result_types(&input, std::slice::from_ref(&call))?.remove(0);
     let output = schema_of(vec![fields[0].clone(), Field::new("r", result, true)]);
-    Ok(Arc::new(AggPlan::new(&AggSpec { num_keys: 1, input: schema_of(fields), output, aggs: vec![call] })?))
+    Ok(Arc::new(AggPlan::new(&AggSpec::new(1, schema_of(fields), output, vec![call]))?))
 }
 
 fn fold(plan: &Arc<AggPlan>, columns: &[ArrayRef]) -> GroupTable {

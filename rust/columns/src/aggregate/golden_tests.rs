@@ -63,7 +63,7 @@ fn line(function: &str, args: &[usize], ignore_nulls: bool, data_type: &DataType
     let input: Vec<DataType> = fields.iter().map(|field| field.data_type().clone()).collect();
     let result = AggPlan::result_types(&input, std::slice::from_ref(&call)).ok()?.remove(0);
     let output = schema_of(vec![Field::new("k", DataType::Int64, true), Field::new("r", result, true)]);
-    let spec = AggSpec { num_keys: 1, input: schema_of(fields), output, aggs: vec![call] };
+    let spec = AggSpec::new(1, schema_of(fields), output, vec![call]);
     let plan = Arc::new(AggPlan::new(&spec).unwrap());
     let keys: ArrayRef = Arc::new(Int64Array::from(vec![1; 4]));
     let columns = vec![keys, column(data_type), column(&DataType::Int64)];

@@ -31,6 +31,7 @@ mod row;
 mod schema;
 mod spec;
 mod type_texts;
+mod windows;
 
 pub use functions::{AggregateFunction, Argument};
 pub use named::NamedCall;
@@ -40,4 +41,5 @@ pub(crate) use row::Other;
 pub use schema::{differ_in_ansi_alone, schema_difference};
 #[cfg(test)]
 pub(crate) use spec::schema_of;
-pub use spec::{AggCall, AggSpec};
+pub use spec::{AggCall, AggSpec, OutputMode};
+pub use windows::Windows;

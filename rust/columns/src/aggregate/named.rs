@@ -63,7 +63,8 @@ impl AggSpec {
         let mut output = nullable(&mut keys.iter());
         let named = calls.iter().zip(results);
         output.extend(named.map(|(call, result)| Field::new(call.name.as_deref().unwrap_or("value"), result, true)));
-        Ok(Self { num_keys: keys.len(), input: Arc::new(input), output: Arc::new(Schema::new(output)), aggs })
+        let (input, output) = (Arc::new(input), Arc::new(Schema::new(output)));
+        Ok(Self::new(keys.len(), input, output, aggs))
     }
 }
 

@@ -10,14 +10,15 @@ use super::prim;
 use super::results::RowRange;
 use super::row::{Other, RowMut, Slots};
 use super::schema::Description;
-use super::spec::{AggCall, AggSpec};
+use super::spec::{AggCall, AggSpec, OutputMode};
+use super::windows::Windows;
 use crate::arrays::{conform, mismatch, plain_type, same_values, type_text};
 use crate::codec::KeyCodec;
 use crate::rows::{Rows, Shape};
 use crate::strings::{binary_schema, binary_type, conform_binary};
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_buffer::NullBuffer;
-use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use fastchangelog_format::error::Subject;
 use fastchangelog_format::{Error, Result};
 use std::ops::Range;
@@ -40,6 +41,8 @@ pub struct AggPlan {
     codec: KeyCodec,
     schema: String,
     schema_id: u64,
+    windows: Option<Windows>,
+    output_mode: OutputMode,
 }
 
 /// One call.
@@ -52,6 +55,7 @@ pub(super) struct Op {
     filter: Option<usize>,
     /// Names and types of the columns in which Spark keeps the accumulator.
     buffers: Vec<(&'static str, DataType)>,
+    any_order: bool,
     pub(super) slots: Slots,
 }
 
@@ -81,6 +85,12 @@ impl AggPlan {
                 .with_subject(Subject::Column(key.name().clone())));
             }
         }
+        if let Some(windows) = &spec.windows {
+            windows.check()?;
+            if !keys.first().is_some_and(|key| is_time(key.data_type())) {
+                return Err(Error::invalid("the first key of windows is not a timestamp of microseconds"));
+            }
+        }
         let codec = KeyCodec::new(&keys)?;
         let mut ops = Vec::with_capacity(spec.aggs.len());
         for (i, call) in spec.aggs.iter().enumerate() {
@@ -100,7 +110,7 @@ impl AggPlan {
         }
         let shape = assign_slots(&mut ops);
         let depends: Vec<_> = ops.iter().map(|op| (op.name, op.accumulator.depends_on_ansi())).collect();
-        let description = Description::new(&keys, &spec.aggs, &input, &depends);
+        let description = Description::new(&keys, spec.windows, &spec.aggs, &input, &depends);
         Ok(Self {
             schema: description.text(),
             schema_id: description.id(),
@@ -111,6 +121,8 @@ impl AggPlan {
             ops,
             shape,
             codec,
+            windows: spec.windows,
+            output_mode: spec.output_mode,
         })
     }
 
@@ -138,6 +150,26 @@ impl AggPlan {
     /// Number of key columns.
     pub fn num_keys(&self) -> usize {
         self.num_keys
+    }
+
+    /// The windows that the first key column of the input belongs to.
+    pub fn windows(&self) -> Option<Windows> {
+        self.windows
+    }
+
+    /// The groups that a batch returns.
+    pub fn output_mode(&self) -> OutputMode {
+        self.output_mode
+    }
+
+    /// True if the first key column is a time, as [`crate::codec::time_prefix`] has it.
+    pub fn begins_with_time(&self) -> bool {
+        self.num_keys > 0 && is_time(self.output.field(0).data_type())
+    }
+
+    /// True if rows of one key may be joined in any order: the results have the same bits.
+    pub(crate) fn any_order(&self) -> bool {
+        self.ops.iter().all(|op| op.any_order)
     }
 
     /// Length of every encoded row, if all have the same.
@@ -268,6 +300,10 @@ impl AggPlan {
     }
 }
 
+fn is_time(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Timestamp(TimeUnit::Microsecond, _))
+}
+
 fn count_mismatch(columns: usize, declared: usize) -> Error {
     Error::invalid(format!("the batch has {columns} columns, but {declared} are declared"))
 }
@@ -336,13 +372,14 @@ fn resolve(call: &AggCall, input: &[DataType], declared: Option<&DataType>) -> R
         return Err(Error::invalid(format!("{identity} takes {wanted} columns, not {}", types.len())));
     }
     let seen = Call { types: &types, declared, ignore_nulls: call.ignore_nulls, ansi: call.ansi };
-    let Bound { accumulator, result, buffers } = function.bind(&seen).ok_or_else(|| {
+    let Bound { accumulator, result, buffers, any_order } = function.bind(&seen).ok_or_else(|| {
         let names: Vec<_> = types.iter().map(|t| type_text(t)).collect();
         Error::invalid(format!("{identity}: {}({}) is not supported", call.function, names.join(", ")))
             .with_remedy("cast the column or use another function")
     })?;
     let slots = Slots { identity: identity.clone(), ..Slots::default() };
-    Ok((Op { accumulator, name: function.name, args: call.args.clone(), filter: call.filter, buffers, slots }, result))
+    let (name, args, filter) = (function.name, call.args.clone(), call.filter);
+    Ok((Op { accumulator, name, args, filter, buffers, any_order, slots }, result))
 }
 
 #[cfg(test)]

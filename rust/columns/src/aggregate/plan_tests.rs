@@ -14,7 +14,7 @@ fn plan(key: DataType, args: &[DataType], calls: Vec<(AggCall, DataType)>) -> Re
     let mut output = vec![Field::new("k", key, true)];
     output.extend(calls.iter().map(|(_, t)| Field::new("r", t.clone(), true)));
     let aggs = calls.into_iter().map(|(call, _)| call).collect();
-    AggPlan::new(&AggSpec { num_keys: 1, input: schema_of(input), output: schema_of(output), aggs })
+    AggPlan::new(&AggSpec::new(1, schema_of(input), schema_of(output), aggs))
 }
 
 fn one(function: &str, arg: DataType, result: DataType) -> Result<AggPlan> {
@@ -65,8 +65,8 @@ fn wrong_shapes_are_refused() {
     }
     let input = schema_of(vec![Field::new("k", DataType::Int32, true)]);
     let output = schema_of(vec![Field::new("k", DataType::Int64, true)]);
-    AggPlan::new(&AggSpec { num_keys: 1, input: input.clone(), output, aggs: vec![] }).unwrap_err();
-    AggPlan::new(&AggSpec { num_keys: 2, input: input.clone(), output: input, aggs: vec![] }).unwrap_err();
+    AggPlan::new(&AggSpec::new(1, input.clone(), output, vec![])).unwrap_err();
+    AggPlan::new(&AggSpec::new(2, input.clone(), input, vec![])).unwrap_err();
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::spec::AggCall;
 use super::type_texts::same_values;
+use super::windows::Windows;
 use crate::arrays::type_text;
 use crate::codec::hash_key;
 use arrow_schema::{DataType, Fields};
@@ -17,6 +18,8 @@ const LAYOUT: u32 = 1;
 pub(super) struct Description {
     layout: u32,
     keys: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    windows: Option<Windows>,
     aggregates: Vec<Part>,
 }
 
@@ -34,7 +37,13 @@ struct Part {
 
 impl Description {
     /// Describes keys and calls; `functions` has the name of each call's function, and whether ANSI mode matters to it.
-    pub(super) fn new(keys: &Fields, calls: &[AggCall], input: &[DataType], functions: &[(&str, bool)]) -> Self {
+    pub(super) fn new(
+        keys: &Fields,
+        windows: Option<Windows>,
+        calls: &[AggCall],
+        input: &[DataType],
+        functions: &[(&str, bool)],
+    ) -> Self {
         let mut aggregates: Vec<_> = calls
             .iter()
             .zip(functions)
@@ -48,7 +57,8 @@ impl Description {
             .collect();
         // Stable, as is the placement of slots: calls of one identity keep their order.
         aggregates.sort_by(|a, b| a.identity.cmp(&b.identity));
-        Self { layout: LAYOUT, keys: keys.iter().map(|f| type_text(f.data_type())).collect(), aggregates }
+        let keys = keys.iter().map(|f| type_text(f.data_type())).collect();
+        Self { layout: LAYOUT, keys, windows, aggregates }
     }
 
     pub(super) fn text(&self) -> String {
@@ -97,6 +107,9 @@ fn changes(old: &Description, new: &Description) -> Vec<String> {
     if !same_types(&old.keys, &new.keys) {
         changes.push(format!("key types changed from ({}) to ({})", old.keys.join(", "), new.keys.join(", ")));
     }
+    if old.windows != new.windows {
+        changes.push(format!("windows changed from {} to {}", windows_text(old.windows), windows_text(new.windows)));
+    }
     let aggregates = aggregate_changes(&old.aggregates, &new.aggregates);
     if !aggregates.is_empty() {
         changes.push(format!("aggregates changed: {}", aggregates.join(", ")));
@@ -143,6 +156,12 @@ fn aggregate_changes(old: &[Part], new: &[Part]) -> Vec<String> {
     changes
 }
 
+fn windows_text(windows: Option<Windows>) -> String {
+    windows.map_or("none".into(), |Windows { size, slide, start }| {
+        format!("(length {size} µs, slide {slide} µs, start {start} µs)")
+    })
+}
+
 fn on_off(ansi: Option<bool>) -> &'static str {
     if ansi.unwrap_or_default() { "on" } else { "off" }
 }
@@ -162,7 +181,8 @@ mod tests {
     }
 
     fn description(keys: &[&str], aggregates: Vec<Part>) -> String {
-        Description { layout: LAYOUT, keys: keys.iter().map(|k| (*k).to_owned()).collect(), aggregates }.text()
+        let keys = keys.iter().map(|k| (*k).to_owned()).collect();
+        Description { layout: LAYOUT, keys, windows: None, aggregates }.text()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Owns: the text form of an aggregation (JSON made in Python, shipped to map tasks and inside open requests).
 //! Does not own: its validation (`plan`).
 
+use super::windows::Windows;
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{Schema, SchemaRef};
@@ -27,6 +28,24 @@ pub struct AggSpec {
     pub output: SchemaRef,
     /// The calls, in the order of the result columns.
     pub aggs: Vec<AggCall>,
+    /// The windows that the first key column of the input, a time, belongs to. The first key column of the result is
+    /// the end of a window then.
+    pub windows: Option<Windows>,
+    /// The groups that a batch returns.
+    pub output_mode: OutputMode,
+}
+
+/// The groups that a batch returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OutputMode {
+    /// Those that have rows in the batch.
+    #[default]
+    Update,
+    /// Those that the watermark has closed.
+    Append,
+    /// All groups of the state.
+    Complete,
 }
 
 /// One aggregate function applied to columns.
@@ -69,9 +88,18 @@ struct Text {
     input: String,
     output: String,
     aggs: Vec<AggCall>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    windows: Option<Windows>,
+    #[serde(default)]
+    output_mode: OutputMode,
 }
 
 impl AggSpec {
+    /// An aggregation without windows that returns the groups with rows in a batch.
+    pub fn new(num_keys: usize, input: SchemaRef, output: SchemaRef, aggs: Vec<AggCall>) -> Self {
+        Self { num_keys, input, output, aggs, windows: None, output_mode: OutputMode::default() }
+    }
+
     /// Reads the text form.
     pub fn from_json(text: &str) -> Result<Self> {
         serde_json::from_str(text)
@@ -96,7 +124,8 @@ impl TryFrom<Text> for AggSpec {
             .with_remedy("use the same fastchangelog version on the driver and on all executors"));
         }
         let (input, output) = (read_schema(&text.input)?, read_schema(&text.output)?);
-        Ok(Self { num_keys: text.num_keys, input, output, aggs: text.aggs })
+        let Text { num_keys, aggs, windows, output_mode, .. } = text;
+        Ok(Self { num_keys, input, output, aggs, windows, output_mode })
     }
 }
 
@@ -108,6 +137,8 @@ impl From<AggSpec> for Text {
             input: write_schema(&spec.input),
             output: write_schema(&spec.output),
             aggs: spec.aggs,
+            windows: spec.windows,
+            output_mode: spec.output_mode,
         }
     }
 }
@@ -140,11 +171,11 @@ mod tests {
     use arrow_schema::{DataType, Field};
 
     fn spec() -> AggSpec {
-        AggSpec {
-            num_keys: 1,
-            input: schema_of(vec![Field::new("k", DataType::Utf8, true), Field::new("v", DataType::Int64, true)]),
-            output: schema_of(vec![Field::new("k", DataType::Utf8, true), Field::new("n", DataType::Int64, false)]),
-            aggs: vec![AggCall {
+        AggSpec::new(
+            1,
+            schema_of(vec![Field::new("k", DataType::Utf8, true), Field::new("v", DataType::Int64, true)]),
+            schema_of(vec![Field::new("k", DataType::Utf8, true), Field::new("n", DataType::Int64, false)]),
+            vec![AggCall {
                 function: "count".into(),
                 args: vec![],
                 filter: None,
@@ -152,7 +183,7 @@ mod tests {
                 ansi: true,
                 identity: "count(1)".into(),
             }],
-        }
+        )
     }
 
     #[test]

@@ -128,7 +128,7 @@ fn invariant_1_results_are_those_of_a_query_over_all_rows() {
         identity: c.identity,
     });
     let aggs = aggs.collect();
-    let spec = AggSpec { num_keys: 1, input, output, aggs };
+    let spec = AggSpec::new(1, input, output, aggs);
     let mut splitter = Splitter::new(&spec, 1, 1, 1000).unwrap();
     let mut payloads = splitter.push(&types.batch(&names, Some(&rows)).unwrap()).unwrap();
     payloads.append(&mut splitter.finish().unwrap());

@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::shard::{
-    Column, Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession,
+    Column, Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession, Watermarks,
 };
 pub use fastchangelog_format::model::StateId;
 pub use request::{OpenRequest, Operator, Renewal};
@@ -140,7 +140,7 @@ impl Engine {
             return Ok(Session::ephemeral(plan, self.session_environment(&options)));
         }
         let (shard, handle) = self.expected_shard(request)?;
-        Session::open(&shard, plan, handle, BatchId(request.batch))
+        Session::open(&shard, plan, handle, BatchId(request.batch), request.watermarks)
     }
 
     /// Opens a session of a stateful processor: makes the requested version live first.

@@ -3,6 +3,7 @@
 //! Owns: the request's fields, their JSON form, and the list of credentials among them.
 //! Does not own: their origin (Python), their effect (`engine`).
 
+use crate::shard::Watermarks;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_store::credentials::{Granted, SuppliedCredentials};
@@ -47,6 +48,9 @@ pub struct OpenRequest {
     /// The JSON of an aggregate specification. A processor has none.
     #[serde(default)]
     pub spec: String,
+    /// The watermarks of the batch, for an aggregation by event time.
+    #[serde(default)]
+    pub watermarks: Option<Watermarks>,
     /// True for batch DataFrames: starts from nothing, keeps nothing.
     #[serde(default)]
     pub ephemeral: bool,

@@ -81,6 +81,7 @@ impl World {
             handle: handle.map(str::to_owned),
             operator: Operator::Aggregate,
             spec: self.spec.clone(),
+            watermarks: None,
             ephemeral: false,
             options: self.options.clone(),
             storage_options: self.storage.clone(),

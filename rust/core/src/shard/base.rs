@@ -5,11 +5,9 @@
 
 use super::{Live, Shard};
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{InstanceId, StateId, VersionId};
+use fastchangelog_format::model::{InstanceId, VersionId};
+use fastchangelog_state::keyed::StatePart;
 use std::sync::Arc;
-
-/// The keys of a state that begin with some bytes.
-pub(super) type Part<'a> = (StateId, &'a [u8]);
 
 /// The version that a session builds on.
 #[derive(Clone)]
@@ -27,12 +25,12 @@ impl Base {
     }
 
     /// Reads the version when RocksDB holds these parts of it. Fails, retryable, once another one is live.
-    pub(super) fn read_settled<T>(&self, parts: &[Part<'_>], read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
+    pub(super) fn read_settled<T>(&self, parts: &[StatePart], read: impl FnOnce(&Live) -> Result<T>) -> Result<T> {
         loop {
             {
                 let live = self.shard.live.read();
                 let live = self.of(live.as_ref())?;
-                if parts.iter().all(|(state, prefix)| live.keyed.is_flushed(*state, prefix)) {
+                if parts.iter().all(|part| live.keyed.is_flushed(part)) {
                     return read(live);
                 }
             }

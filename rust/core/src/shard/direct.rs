@@ -3,7 +3,6 @@
 //! Owns: reading the live state, and the step from it to the next version.
 //! Does not own: the choice of a handle (the owner passes it to `transition`), changes that are not yet in a version.
 
-use super::base::Part;
 use super::seal::{HandleMeta, PendingVersion, SealedVersion, SetParts};
 use super::{Live, Shard};
 use crate::states::net::Net;
@@ -12,7 +11,7 @@ use crate::states::spilled::SpilledChanges;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ShardHandle, VersionId};
 use fastchangelog_format::segment::encode_set;
-use fastchangelog_state::keyed::KeyedState;
+use fastchangelog_state::keyed::{KeyedState, StatePart};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -47,12 +46,12 @@ impl Shard {
     }
 
     /// Brings parts of the live version to RocksDB.
-    pub(super) fn settle_parts(&self, parts: &[Part<'_>]) -> Result<()> {
+    pub(super) fn settle_parts(&self, parts: &[StatePart]) -> Result<()> {
         let mut live = self.live.write();
         let live = live.as_mut().ok_or_else(not_live)?;
-        for (state, prefix) in parts {
-            if !live.keyed.is_flushed(*state, prefix) {
-                live.keyed.flush_part(*state, prefix)?;
+        for part in parts {
+            if !live.keyed.is_flushed(part) {
+                live.keyed.flush_part(part)?;
             }
         }
         Ok(())

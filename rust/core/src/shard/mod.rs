@@ -44,7 +44,7 @@ pub use materialize::MaterializeRun;
 pub use rebuild::Rebuilder;
 pub use rescale::RangeState;
 pub use seal::Committed;
-pub use session::{ResultBatches, Session};
+pub use session::{ResultBatches, Session, Watermarks};
 pub use session_environment::SessionEnvironment;
 pub use sources::Sources;
 pub use state_session::{Column, Reply, StateCall, StateSession};

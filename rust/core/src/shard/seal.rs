@@ -118,6 +118,8 @@ pub struct Committed {
     pub handle: Option<ShardHandle>,
     /// This session's own numbers, by name.
     pub metrics: BTreeMap<String, u64>,
+    /// Of an aggregation by event time: no group of the new version has a time before this one, in microseconds.
+    pub next_close: Option<i64>,
 }
 
 impl Shard {

@@ -24,6 +24,9 @@ pub(crate) mod under;
 
 use fastchangelog_format::model::{KeyGroup, StateId};
 
+/// The state that aggregates live in.
+pub(crate) const AGGREGATE: StateId = StateId(0);
+
 /// A clear of at most this many keys is a delete of each of them; of more, one of their prefix.
 pub(crate) const FEW_KEYS: usize = 256;
 

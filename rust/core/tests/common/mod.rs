@@ -239,6 +239,7 @@ impl World {
             handle,
             operator: Operator::Aggregate,
             spec: self.spec.clone(),
+            watermarks: None,
             ephemeral: false,
             options: self.options.clone(),
             storage_options: BTreeMap::new(),

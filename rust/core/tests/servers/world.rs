@@ -112,6 +112,7 @@ pub fn request<W: Work>(
         handle: handle.map(format_handle),
         operator: W::OPERATOR,
         spec: work.spec(),
+        watermarks: None,
         ephemeral: false,
         options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         storage_options: BTreeMap::new(),

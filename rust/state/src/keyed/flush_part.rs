@@ -1,4 +1,4 @@
-//! The flush of a part of a state: all keys of one state that begin with some bytes, in all key groups.
+//! The flush of a part of a state: a range of keys of one state, in all key groups.
 //!
 //! Owns: the list of parts that RocksDB holds unchanged. Does not own: the flush of the whole state, in steps
 //! (`keyed`).
@@ -14,29 +14,52 @@ use fastchangelog_format::error::Result;
 use fastchangelog_format::model::StateId;
 
 impl KeyedState {
-    /// True if RocksDB holds all keys of `state` that begin with `prefix`.
-    pub fn is_flushed(&self, state: StateId, prefix: &[u8]) -> bool {
-        self.dirty_entries() == 0 || self.flushed.iter().any(|(own, begin)| *own == state && prefix.starts_with(begin))
+    /// True if RocksDB holds all keys of `part`.
+    pub fn is_flushed(&self, part: &StatePart) -> bool {
+        self.holds(part.state, &part.from, part.to.as_deref())
     }
 
-    /// Brings all keys of `state` that begin with `prefix` to RocksDB.
-    pub fn flush_part(&mut self, state: StateId, prefix: &[u8]) -> Result<()> {
+    /// Brings all keys of `part` to RocksDB.
+    pub fn flush_part(&mut self, part: &StatePart) -> Result<()> {
         self.check()?;
         let mut sink = DiskSink::new(&self.db);
-        self.hot.flush_matching(&|entry| entry.state == state && entry.key.starts_with(prefix), &mut sink);
+        self.hot.flush_matching(&|entry| part.has(entry.state, entry.key), &mut sink);
         let written = sink.finish();
         self.wrote(written)?;
-        self.flushed.push((state, prefix.to_vec()));
+        self.flushed.push(part.clone());
         Ok(())
     }
 
     /// True if RocksDB holds all keys of `state` from `from` on, below `to`.
     pub(super) fn holds(&self, state: StateId, from: &[u8], to: Option<&[u8]>) -> bool {
-        let covers = |begin: &[u8]| {
-            begin.is_empty()
-                || from.starts_with(begin) && to.is_some_and(|to| successor(begin).is_none_or(|end| to <= &end[..]))
+        let covers = |own: &StatePart| {
+            own.state == state
+                && own.from[..] <= *from
+                && own.to.as_deref().is_none_or(|end| to.is_some_and(|to| to <= end))
         };
-        self.dirty_entries() == 0 || self.flushed.iter().any(|(own, begin)| *own == state && covers(begin))
+        self.dirty_entries() == 0 || self.flushed.iter().any(covers)
+    }
+}
+
+/// A range of keys of one state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatePart {
+    /// The state.
+    pub state: StateId,
+    /// The first key.
+    pub from: Vec<u8>,
+    /// The first key after the range; none for all keys from the first on.
+    pub to: Option<Vec<u8>>,
+}
+
+impl StatePart {
+    /// The keys that begin with `prefix`.
+    pub fn of_prefix(state: StateId, prefix: &[u8]) -> Self {
+        Self { state, from: prefix.to_vec(), to: successor(prefix) }
+    }
+
+    fn has(&self, state: StateId, key: &[u8]) -> bool {
+        self.state == state && *key >= self.from[..] && self.to.as_deref().is_none_or(|to| key < to)
     }
 }
 
@@ -86,7 +109,7 @@ mod tests {
         let (first, second) = (StateId(0), StateId(1));
         state.apply(&set(Op::Put, 0..3000)).unwrap();
         assert_eq!(state.dirty_entries(), 24_000);
-        state.flush_part(first, b"b").unwrap();
+        state.flush_part(&StatePart::of_prefix(first, b"b")).unwrap();
         assert_eq!(state.dirty_entries(), 18_000);
         assert_eq!(walk(&state, first, b"b", Some(b"c")).unwrap(), 6000);
         assert_eq!(walk(&state, first, b"b00001", Some(b"b00003")).unwrap(), 4);
@@ -98,14 +121,21 @@ mod tests {
         ] {
             assert!(walk(&state, id, from, to).is_err(), "{id:?} {from:?} {to:?}");
         }
-        assert!(state.is_flushed(first, b"b") && state.is_flushed(first, b"b7") && !state.is_flushed(first, b""));
+        let is_flushed = |state: &KeyedState, id, prefix| state.is_flushed(&StatePart::of_prefix(id, prefix));
+        assert!(is_flushed(&state, first, b"b") && is_flushed(&state, first, b"b7") && !is_flushed(&state, first, b""));
         state.apply(&set(Op::Delete, 0..1000)).unwrap();
-        assert!(!state.is_flushed(first, b"b"), "a change has come");
+        assert!(!is_flushed(&state, first, b"b"), "a change has come");
         state.begin_flush();
         assert!(state.flush_dirty(10).unwrap());
-        state.flush_part(first, b"").unwrap();
+        state.flush_part(&StatePart::of_prefix(first, b"")).unwrap();
         assert_eq!(walk(&state, first, b"", None).unwrap(), 8000, "also while a flush of everything is under way");
-        assert!(!state.is_flushed(second, b""));
+        assert!(!is_flushed(&state, second, b""));
+        let middle = StatePart { state: second, from: b"a00500".to_vec(), to: Some(b"b00100".to_vec()) };
+        state.flush_part(&middle).unwrap();
+        assert!(
+            walk(&state, second, b"a00500", Some(b"b00000")).is_ok()
+                && walk(&state, second, b"a00499", Some(b"b")).is_err()
+        );
         while state.flush_dirty(1000).unwrap() {}
         assert_eq!((state.dirty_entries(), walk(&state, second, b"", None).unwrap()), (0, 8000));
     }

@@ -18,7 +18,7 @@ use fastchangelog_format::{Error, Result};
 
 pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
     Some(match call.types[0] {
-        t if is_integer(t) => kept(Bound::new(Floats, DataType::Float64), DataType::Float64),
+        t if is_integer(t) => kept(Bound::new(Floats, DataType::Float64).in_any_order(), DataType::Float64),
         DataType::Float32 | DataType::Float64 => kept(Bound::new(Floats, DataType::Float64), DataType::Float64),
         // Precision and scale of the result are Spark's own decision, found in the declared result. Where none is declared,
         // they are as Spark decides by default.
@@ -29,11 +29,11 @@ pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
                 None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
             };
             let decimals = Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, ansi: call.ansi };
-            kept(Bound::new(decimals, result), DataType::Decimal128((p + 10).min(38), *s))
+            kept(Bound::new(decimals, result).in_any_order(), DataType::Decimal128((p + 10).min(38), *s))
         }
-        t @ DataType::Duration(_) => kept(Bound::new(Intervals { months: false }, t.clone()), t.clone()),
+        t @ DataType::Duration(_) => kept(Bound::new(Intervals { months: false }, t.clone()).in_any_order(), t.clone()),
         t @ DataType::Interval(IntervalUnit::YearMonth) => {
-            kept(Bound::new(Intervals { months: true }, t.clone()), t.clone())
+            kept(Bound::new(Intervals { months: true }, t.clone()).in_any_order(), t.clone())
         }
         _ => return None,
     })

@@ -49,10 +49,10 @@ operation!(bit_xor, Xor, ^);
 fn bind<O: Operation>(argument: &DataType) -> Option<Bound> {
     let result = argument.clone();
     let bound = match argument {
-        DataType::Int8 => Bound::new(Bits::<i8, O>(PhantomData), result),
-        DataType::Int16 => Bound::new(Bits::<i16, O>(PhantomData), result),
-        DataType::Int32 => Bound::new(Bits::<i32, O>(PhantomData), result),
-        DataType::Int64 => Bound::new(Bits::<i64, O>(PhantomData), result),
+        DataType::Int8 => Bound::new(Bits::<i8, O>(PhantomData), result).in_any_order(),
+        DataType::Int16 => Bound::new(Bits::<i16, O>(PhantomData), result).in_any_order(),
+        DataType::Int32 => Bound::new(Bits::<i32, O>(PhantomData), result).in_any_order(),
+        DataType::Int64 => Bound::new(Bits::<i64, O>(PhantomData), result).in_any_order(),
         _ => return None,
     };
     Some(bound.kept_as(O::NAME))

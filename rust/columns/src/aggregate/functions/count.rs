@@ -14,7 +14,7 @@ use fastchangelog_format::Result;
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 pub(super) fn count(_: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(Rows, DataType::Int64).kept_as("count"))
+    Some(Bound::new(Rows, DataType::Int64).in_any_order().kept_as("count"))
 }
 
 /// i64 number of rows.
@@ -48,7 +48,7 @@ impl Accumulator for Rows {
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
 pub(super) fn count_if(_: &Call<'_>) -> Option<Bound> {
-    Some(Bound::new(TrueRows, DataType::Int64).kept_as("count"))
+    Some(Bound::new(TrueRows, DataType::Int64).in_any_order().kept_as("count"))
 }
 
 /// i64 number of rows in which the argument is true.

@@ -24,10 +24,14 @@ pub(super) fn max(call: &Call<'_>) -> Option<Bound> {
 pub(super) fn bind(max: bool, argument: &DataType) -> Option<Bound> {
     let (name, result) = (if max { "max" } else { "min" }, argument.clone());
     if is_bytes(argument) {
-        return Some(Bound::new(ByteStrings { max }, result).kept_as(name));
+        return Some(Bound::new(ByteStrings { max }, result).in_any_order().kept_as(name));
     }
     match Prim::of(argument) {
-        Some(prim) => Some(Bound::new(Values { max, prim }, result).kept_as(name)),
+        Some(prim) => {
+            let bound = Bound::new(Values { max, prim }, result).kept_as(name);
+            // 0.0 and -0.0 are equal, and the first one stays.
+            Some(if matches!(prim, Prim::F32 | Prim::F64) { bound } else { bound.in_any_order() })
+        }
         None => by::extreme(max, argument).map(|bound| bound.kept_as(name)),
     }
 }

@@ -20,16 +20,16 @@ use super::interval;
 pub(super) fn sum(call: &Call<'_>) -> Option<Bound> {
     let ansi = call.ansi;
     Some(match call.types[0] {
-        t if is_integer(t) => Bound::new(Integers { ansi }, DataType::Int64).kept_as("sum"),
+        t if is_integer(t) => Bound::new(Integers { ansi }, DataType::Int64).in_any_order().kept_as("sum"),
         DataType::Float32 | DataType::Float64 => Bound::new(Floats, DataType::Float64).kept_as("sum"),
         DataType::Decimal128(p, s) => {
             let result = DataType::Decimal128((p + 10).min(38), *s);
             let buffers = [("sum", result.clone()), (IS_EMPTY, DataType::Boolean)];
-            Bound::new(Decimals { limit: decimal::sum_limit(*p), ansi }, result).kept_in(buffers)
+            Bound::new(Decimals { limit: decimal::sum_limit(*p), ansi }, result).in_any_order().kept_in(buffers)
         }
-        t @ DataType::Duration(_) => Bound::new(Intervals { months: false }, t.clone()).kept_as("sum"),
+        t @ DataType::Duration(_) => Bound::new(Intervals { months: false }, t.clone()).in_any_order().kept_as("sum"),
         t @ DataType::Interval(IntervalUnit::YearMonth) => {
-            Bound::new(Intervals { months: true }, t.clone()).kept_as("sum")
+            Bound::new(Intervals { months: true }, t.clone()).in_any_order().kept_as("sum")
         }
         _ => return None,
     })

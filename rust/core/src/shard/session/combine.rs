@@ -3,21 +3,21 @@
 //! Owns: combining the groups of a table with the rows of the base, and the change set of the differences.
 //! Does not own: the source of the table, the upload of the change set.
 
+use super::event_time::{EventTime, Fate};
+use crate::shard::Live;
 use crate::shard::ShardContext;
 use crate::shard::base::Base;
 use crate::shard::lineage::Lineage;
 use crate::shard::seal::encode;
 use crate::shard::session_counters::SessionCounters;
+use crate::states::AGGREGATE;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::{Change, ChangeSet, Op, StateId, key_group_of};
+use fastchangelog_format::model::{Change, ChangeSet, Op, key_group_of};
 use fastchangelog_state::keyed::{KeyRef, KeyedState};
 use std::ops::ControlFlow;
 use std::time::Instant;
-
-/// The state that aggregates live in.
-const AGGREGATE: StateId = StateId(0);
 
 /// The version that a session builds on.
 #[derive(Clone)]
@@ -31,12 +31,29 @@ pub(super) struct Parent {
     pub(super) state_bytes: u64,
 }
 
+impl Parent {
+    fn of(live: &Live) -> Self {
+        Self { lineage: live.lineage.clone(), state_keys: live.state_keys, state_bytes: live.state_bytes }
+    }
+}
+
 /// The changes of a table to the base.
 pub(super) struct TableChanges {
     pub(super) set: ChangeSet,
-    pub(super) new_keys: u64,
+    /// Added keys, less removed ones.
+    pub(super) keys: i64,
     /// Bytes of added keys and values, less removed ones.
     pub(super) bytes: i64,
+}
+
+impl TableChanges {
+    /// These changes after others, which have no key in common with them.
+    pub(super) fn after(self, others: Option<Self>) -> Self {
+        let Some(Self { mut set, keys, bytes }) = others else { return self };
+        self.set.iter().for_each(|change| set.push(change));
+        set.sort_by_key_group();
+        Self { set, keys: self.keys.saturating_add(keys), bytes: self.bytes.saturating_add(bytes) }
+    }
 }
 
 impl Combiner {
@@ -44,31 +61,47 @@ impl Combiner {
         self.0.shard.context()
     }
 
-    /// Merges the base rows below the partial rows of `table`, and collects the differences.
+    /// Merges the base rows below the partial rows of `table`, and collects the differences. Afterwards `table` has
+    /// the groups that are returned.
     pub(super) fn combine(
         &self,
         table: &mut GroupTable,
+        mut event_time: Option<&mut EventTime>,
         counters: &mut SessionCounters,
     ) -> Result<(TableChanges, Parent)> {
         let context = self.context();
         let groups = self.0.shard.placement().max_parallelism;
         let start = Instant::now();
+        let fates: Option<Vec<Fate>> = event_time
+            .as_deref_mut()
+            .map(|event_time| table.groups().map(|group| event_time.fate(group.key)).collect());
         let (combined, parent) = self.0.read(|live| {
-            let combined = combine(table, groups, &live.keyed)?;
-            let (state_keys, state_bytes) = (live.state_keys, live.state_bytes);
-            Ok((combined, Parent { lineage: live.lineage.clone(), state_keys, state_bytes }))
+            let combined = combine(table, groups, fates.as_deref(), &live.keyed)?;
+            Ok((combined, Parent::of(live)))
         })?;
         counters.count_since("combine_micros", start);
         counters.count("hot_misses", combined.hot_misses);
-        counters.count("hot_hits", table.len() as u64 - combined.hot_misses);
+        counters.count("hot_hits", combined.looked_up - combined.hot_misses);
         context.metrics.combine_micros.add_elapsed(start);
 
         let start = Instant::now();
         let set = change_set(table, &combined.changed, groups);
         let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
+        if let Some(event_time) = event_time.filter(|event_time| event_time.returns_closed_alone()) {
+            *table = table.only(|key| event_time.is_closed(key))?;
+        }
         counters.count_since("encode_micros", start);
         context.metrics.encode_micros.add_elapsed(start);
-        Ok((TableChanges { set, new_keys: combined.new_keys, bytes }, parent))
+        Ok((TableChanges { set, keys: combined.new_keys, bytes }, parent))
+    }
+
+    /// The changes that remove the closed groups of the base; none if it has none.
+    pub(super) fn removals(&self, event_time: Option<&mut EventTime>) -> Result<Option<(TableChanges, Parent)>> {
+        let Some(event_time) = event_time.filter(|event_time| event_time.has_removals()) else { return Ok(None) };
+        let (set, keys, bytes) = event_time.take_removals();
+        let less = |n: u64| i64::try_from(n).unwrap_or(i64::MAX).saturating_neg();
+        let parent = self.0.read(|live| Ok(Parent::of(live)))?;
+        Ok(Some((TableChanges { set, keys: less(keys), bytes: less(bytes) }, parent)))
     }
 
     /// Encodes a change set for the log.
@@ -79,39 +112,54 @@ impl Combiner {
 
 /// Statistics of the batch's keys in the base state.
 struct Combined {
-    /// Keys that the hot tier could not answer for.
+    /// Keys that were looked up, and those of them that the hot tier could not answer for.
+    looked_up: u64,
     hot_misses: u64,
     /// Which groups differ from the base and must be written.
     changed: Vec<bool>,
-    new_keys: u64,
+    new_keys: i64,
     /// Bytes of keys and values in the base of the groups that are written.
     old_bytes: i64,
 }
 
-/// Puts the base rows of all distinct keys under the batch's partial rows, in one read.
-fn combine(table: &mut GroupTable, groups: u16, keyed: &KeyedState) -> Result<Combined> {
+/// Puts the base rows of all distinct keys under the batch's partial rows, in one read. Without `fates` all groups
+/// stay.
+fn combine(table: &mut GroupTable, groups: u16, fates: Option<&[Fate]>, keyed: &KeyedState) -> Result<Combined> {
+    let fate = |i: usize| fates.map_or(Fate::Stays, |fates| fates[i]);
     let mut rows: Vec<u8> = Vec::with_capacity(table.len() * 32);
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; table.len()];
-    let hot_misses = {
-        let keys: Vec<KeyRef<'_>> = (0..table.len())
-            .map(|i| KeyRef { hash: table.hash(i), key_group: key_group_of(table.hash(i), groups), key: table.key(i) })
-            .collect();
-        keyed.get_many(AGGREGATE, &keys, &mut |i, row| {
+    let wanted: Option<Vec<usize>> =
+        fates.map(|fates| (0..table.len()).filter(|i| fates[*i] != Fate::WasMerged).collect());
+    let (looked_up, hot_misses) = {
+        let key = |i| KeyRef { hash: table.hash(i), key_group: key_group_of(table.hash(i), groups), key: table.key(i) };
+        let keys: Vec<KeyRef<'_>> = match &wanted {
+            None => (0..table.len()).map(key).collect(),
+            Some(wanted) => wanted.iter().copied().map(key).collect(),
+        };
+        let misses = keyed.get_many(AGGREGATE, &keys, &mut |i, row| {
             if let Some(row) = row {
-                spans[i] = Some((rows.len(), rows.len() + row.len()));
+                let group = wanted.as_ref().map_or(i, |wanted| wanted[i]);
+                spans[group] = Some((rows.len(), rows.len() + row.len()));
                 rows.extend_from_slice(row);
             }
             ControlFlow::Continue(())
-        })?
+        })?;
+        (keys.len() as u64, misses)
     };
-    let mut combined = Combined { hot_misses, changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };
+    let mut combined = Combined { looked_up, hot_misses, changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };
     for (i, span) in spans.into_iter().enumerate() {
-        match span {
-            None => combined.new_keys += 1,
-            Some((from, to)) => {
-                combined.changed[i] = table.combine_base(i, Some(&rows[from..to]))?;
-                if combined.changed[i] {
-                    combined.old_bytes += i64::try_from(table.key(i).len() + (to - from)).unwrap_or(i64::MAX);
+        let base = span.map(|(from, to)| &rows[from..to]);
+        combined.changed[i] = match fate(i) {
+            Fate::Stays => table.combine_base(i, base)?,
+            Fate::IsCompared => !base.map_or(Ok(false), |base| table.has_row(i, base))?,
+            Fate::Leaves => table.combine_base(i, base).map(|_| false)?,
+            Fate::WasMerged => false,
+        };
+        if combined.changed[i] {
+            match base {
+                None => combined.new_keys += 1,
+                Some(base) => {
+                    combined.old_bytes += i64::try_from(table.key(i).len() + base.len()).unwrap_or(i64::MAX);
                 }
             }
         }

@@ -15,7 +15,7 @@ use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
 use fastchangelog_columns::payload::Payload;
 use fastchangelog_columns::spilled_groups::SpilledGroups;
-use fastchangelog_columns::table::{GroupTable, Merged};
+use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::Result;
 use std::sync::Arc;
 
@@ -48,19 +48,23 @@ impl Groups {
         self.spilled.is_some()
     }
 
-    /// Merges a payload; those rows of one key in their order.
-    pub(super) fn merge(&mut self, payload: &[u8], counters: &mut SessionCounters) -> Result<Merged> {
-        let payload = self.table.read_payload(payload)?;
+    /// Reads a payload.
+    pub(super) fn read(&self, payload: &[u8]) -> Result<Payload> {
+        self.table.read_payload(payload)
+    }
+
+    /// Merges the rows of a payload; those of one key in their order.
+    pub(super) fn add(&mut self, payload: &Payload, counters: &mut SessionCounters) -> Result<()> {
         let mut at = 0;
         while at < payload.len() {
-            let rows = self.fitting(&payload, at, counters)?;
+            let rows = self.fitting(payload, at, counters)?;
             let incoming = payload.incoming(&(at..at + rows));
             self.hold(self.table.need(incoming).merging);
-            self.table.merge_rows(&payload, at..at + rows)?;
+            self.table.merge_rows(payload, at..at + rows)?;
             at += rows;
         }
         self.hold(self.table.memory_bytes());
-        Ok(Merged { partial_rows: payload.len() as u64, input_rows: payload.input_rows })
+        Ok(())
     }
 
     /// Number of rows of the payload, from row `at`, that may be merged now; spills the table if necessary.

@@ -15,13 +15,16 @@
 //! hash after the other.
 
 mod combine;
+mod event_time;
 mod groups;
 mod ranges;
 mod results;
 
+pub use event_time::Watermarks;
 pub use results::ResultBatches;
 
 use self::combine::{Combiner, Parent, TableChanges};
+use self::event_time::EventTime;
 use self::groups::{Groups, Merging};
 use self::ranges::{Ranges, RangesOutcome};
 use super::Shard;
@@ -52,12 +55,12 @@ struct PendingCommit {
 
 impl PendingCommit {
     fn new(set: Option<Arc<ChangeSet>>, outcome: RangesOutcome) -> Self {
-        let RangesOutcome { parts, parent: Parent { lineage, state_keys, state_bytes }, new_keys, bytes, submitted } =
+        let RangesOutcome { parts, parent: Parent { lineage, state_keys, state_bytes }, keys, bytes, submitted } =
             outcome;
         Self {
             pending: PendingVersion { version: VersionId::random(), set, parts, lineage, hints: None },
             submitted,
-            state_keys: state_keys + new_keys,
+            state_keys: state_keys.saturating_add_signed(keys),
             state_bytes: state_bytes.saturating_add_signed(bytes),
         }
     }
@@ -82,6 +85,9 @@ pub struct Session {
     schema_text: String,
     /// Until `finish`.
     groups: Option<Groups>,
+    /// Until `finish`, unless the groups fit into memory.
+    event_time: Option<EventTime>,
+    watermarks: Option<Watermarks>,
     base: Option<ShardHandle>,
     instance: InstanceId,
     batch: BatchId,
@@ -94,24 +100,38 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session of `shard` on top of `base` (none = the empty state).
-    pub fn open(shard: &Arc<Shard>, plan: Arc<AggPlan>, base: Option<ShardHandle>, batch: BatchId) -> Result<Self> {
+    /// A session of `shard` on top of `base` (none = the empty state). Without `watermarks` no group is late or closed.
+    pub fn open(
+        shard: &Arc<Shard>,
+        plan: Arc<AggPlan>,
+        base: Option<ShardHandle>,
+        batch: BatchId,
+        watermarks: Option<Watermarks>,
+    ) -> Result<Self> {
         let opened = Instant::now();
         let context = shard.context();
         let schema_text = plan.schema().to_owned();
         let mut counters = SessionCounters::default();
         let schema = (plan.schema_id(), &*schema_text);
-        let (hold, Base { instance, .. }, guard) = ShardHold::open(shard, base.as_ref(), batch, schema, &mut counters)?;
+        let mut event_time = EventTime::of(&plan, watermarks)?;
+        let (hold, opened_base, guard) = ShardHold::open(shard, base.as_ref(), batch, schema, &mut counters)?;
+        let mut groups = Groups::new(Arc::clone(&plan), context.session_environment());
+        if let Some(event_time) = &mut event_time {
+            event_time
+                .read_base(&opened_base, &plan, &mut counters, &mut |rows, counters| groups.add(rows, counters))?;
+        }
         Ok(Self {
-            groups: Some(Groups::new(Arc::clone(&plan), context.session_environment())),
+            groups: Some(groups),
+            event_time,
             memory: None,
             result_rows: context.options.result_batch_rows,
             shard: Some(Arc::clone(shard)),
             hold: Some(hold),
             plan,
             schema_text,
+            watermarks,
             base,
-            instance,
+            instance: opened_base.instance,
             batch,
             stage: Stage::Merging(Some(guard)),
             counters,
@@ -127,6 +147,8 @@ impl Session {
             schema_text: plan.schema().to_owned(),
             result_rows: session_environment.result_batch_rows,
             groups: Some(Groups::new(Arc::clone(&plan), session_environment)),
+            event_time: None,
+            watermarks: None,
             plan,
             base: None,
             instance: InstanceId::random(),
@@ -148,18 +170,22 @@ impl Session {
             shard.context().failpoints.hit("session.merge")?;
         }
         let groups = self.groups.as_mut().ok_or_else(no_groups)?;
-        let merged = groups.merge(payload, &mut self.counters)?;
+        let mut rows = groups.read(payload)?;
+        let (partial_rows, input_rows) = (rows.len() as u64, rows.input_rows);
+        if let Some(event_time) = &mut self.event_time {
+            rows = event_time.without_late(rows, &mut self.counters)?;
+        }
+        groups.add(&rows, &mut self.counters)?;
         if groups.has_spilled() {
             // Its first part takes long: other commits need not wait for it.
             *guard = None;
         }
-        let rows = merged.input_rows;
-        self.counters.count("rows_merged", rows);
-        self.counters.count("partial_rows", merged.partial_rows);
+        self.counters.count("rows_merged", input_rows);
+        self.counters.count("partial_rows", partial_rows);
         self.counters.count("payload_bytes", payload.len() as u64);
         self.counters.count_since("merge_micros", start);
         if let Some(shard) = &self.shard {
-            shard.context().metrics.rows_merged.add(rows);
+            shard.context().metrics.rows_merged.add(input_rows);
             shard.context().metrics.merge_micros.add_elapsed(start);
         }
         Ok(())
@@ -187,7 +213,8 @@ impl Session {
             Merging::Spilled(spilled) => {
                 drop(guard);
                 let plan = Arc::clone(&self.plan);
-                let ranges = Ranges::new(Arc::clone(&plan), combiner, session_environment, spilled, session_memory);
+                let (shared, event_time) = (Arc::clone(&plan), self.event_time.take());
+                let ranges = Ranges::new(shared, combiner, event_time, session_environment, spilled, session_memory);
                 let ranges = Arc::new(Mutex::new(ranges));
                 self.stage = Stage::Ranges(Arc::clone(&ranges));
                 Ok(ResultBatches::of_ranges(plan, self.result_rows, ranges, metrics))
@@ -205,8 +232,9 @@ impl Session {
     ) -> Result<ResultBatches> {
         let keys = table.len() as u64;
         self.counters.count("keys_updated", keys);
+        let has_changes = keys > 0 || self.event_time.as_ref().is_some_and(EventTime::has_removals);
         self.stage = match (combiner, guard) {
-            (Some(combiner), Some(guard)) if keys > 0 => {
+            (Some(combiner), Some(guard)) if has_changes => {
                 match self.prepare(&combiner, &mut table, guard, &mut session_memory)? {
                     Some(pending) => Stage::Pending(Box::new(pending)),
                     None => Stage::Unchanged,
@@ -227,7 +255,11 @@ impl Session {
         session_memory: &mut SessionMemory,
     ) -> Result<Option<PendingCommit>> {
         let context = combiner.context();
-        let (TableChanges { set, new_keys, bytes }, parent) = combiner.combine(table, &mut self.counters)?;
+        let mut event_time = self.event_time.take();
+        let removals = combiner.removals(event_time.as_mut())?;
+        let (changes, parent) = combiner.combine(table, event_time.as_mut(), &mut self.counters)?;
+        self.event_time = event_time;
+        let TableChanges { set, keys, bytes } = changes.after(removals.map(|(removals, _)| removals));
         if set.is_empty() {
             return Ok(None);
         }
@@ -236,7 +268,7 @@ impl Session {
         context.failpoints.hit("session.before-persist")?;
         let submitted = Instant::now();
         let parts = SetParts::of(context.log.submit(guard, encoded, self.batch));
-        Ok(Some(PendingCommit::new(Some(Arc::new(set)), RangesOutcome { parts, parent, new_keys, bytes, submitted })))
+        Ok(Some(PendingCommit::new(Some(Arc::new(set)), RangesOutcome { parts, parent, keys, bytes, submitted })))
     }
 
     /// True when the change set is made while the results are read: a commit before that makes what is left of it.
@@ -250,9 +282,14 @@ impl Session {
             drop(self.finish()?);
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Done);
+        let mut next_close = self.event_time.as_ref().and_then(EventTime::next_close);
         let handle = match (stage, self.shard.clone()) {
             (Stage::Pending(pending), Some(shard)) => Some(self.seal(&shard, *pending)?),
-            (Stage::Ranges(ranges), shard) => self.complete(&ranges, shard.as_ref())?,
+            (Stage::Ranges(ranges), shard) => {
+                let handle = self.complete(&ranges, shard.as_ref())?;
+                next_close = ranges.lock().next_close();
+                handle
+            }
             (Stage::Unchanged, None) => None,
             (Stage::Unchanged, Some(shard)) => Some(self.unchanged(&shard)?),
             _ => return Err(Error::closed("commit was already called; open a new session")),
@@ -267,7 +304,7 @@ impl Session {
             }
         }
         self.counters.count_since("session_micros", self.opened);
-        Ok(Committed { handle, metrics: self.counters.all() })
+        Ok(Committed { handle, metrics: self.counters.all(), next_close })
     }
 
     /// The handle of a version that is made of ranges; none for ephemeral sessions.
@@ -303,7 +340,10 @@ impl Session {
     /// The batch changed nothing: the same version, seen by a later batch.
     fn unchanged(&self, shard: &Arc<Shard>) -> Result<ShardHandle> {
         match &self.base {
-            Some(base) => Ok(ShardHandle { batch: self.batch, ..base.clone() }),
+            Some(base) => {
+                let HandleMeta { batch, watermark, .. } = self.meta(0, 0);
+                Ok(ShardHandle { batch, watermark, ..base.clone() })
+            }
             None => shard.initial_handle(&self.meta(0, 0)),
         }
     }
@@ -315,7 +355,7 @@ impl Session {
             batch: self.batch,
             schema_id: self.plan.schema_id(),
             schema: self.schema_text.clone(),
-            watermark: None,
+            watermark: self.watermarks.map(|watermarks| watermarks.closed.div_euclid(1000)),
             state_keys,
             state_bytes,
         }

@@ -14,6 +14,7 @@
 //! 2. one range is in memory at a time; the next one waits until the log has admitted the part of the one before it.
 
 use super::combine::{Combiner, Parent, TableChanges};
+use super::event_time::EventTime;
 use crate::shard::seal::SetParts;
 use crate::shard::session_counters::SessionCounters;
 use crate::shard::session_environment::SessionEnvironment;
@@ -36,7 +37,8 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(super) struct RangesOutcome {
     pub(super) parts: SetParts,
     pub(super) parent: Parent,
-    pub(super) new_keys: u64,
+    /// Added keys, less removed ones.
+    pub(super) keys: i64,
     pub(super) bytes: i64,
     pub(super) submitted: Instant,
 }
@@ -45,6 +47,7 @@ pub(super) struct Ranges {
     plan: Arc<AggPlan>,
     /// None: the session starts from nothing and keeps nothing.
     combiner: Option<Combiner>,
+    event_time: Option<EventTime>,
     session_environment: SessionEnvironment,
     spilled: SpilledGroups,
     session_memory: SessionMemory,
@@ -52,7 +55,7 @@ pub(super) struct Ranges {
     next: u32,
     parts: SetParts,
     parent: Option<Parent>,
-    new_keys: u64,
+    keys: i64,
     bytes: i64,
     submitted: Instant,
     counters: SessionCounters,
@@ -67,6 +70,7 @@ impl Ranges {
     pub(super) fn new(
         plan: Arc<AggPlan>,
         combiner: Option<Combiner>,
+        event_time: Option<EventTime>,
         session_environment: SessionEnvironment,
         spilled: SpilledGroups,
         mut session_memory: SessionMemory,
@@ -75,13 +79,14 @@ impl Ranges {
         Self {
             plan,
             combiner,
+            event_time,
             session_environment,
             spilled,
             session_memory,
             next: 0,
             parts: SetParts::default(),
             parent: None,
-            new_keys: 0,
+            keys: 0,
             bytes: 0,
             submitted: Instant::now(),
             counters: SessionCounters::default(),
@@ -112,7 +117,7 @@ impl Ranges {
         }
         let mut table = GroupTable::new(Arc::clone(&self.plan));
         while self.make(&mut table)? {
-            if self.wanted {
+            if self.wanted && !table.is_empty() {
                 self.kept.push_back(self.spilled.keep(&table)?);
             }
         }
@@ -123,7 +128,7 @@ impl Ranges {
     pub(super) fn outcome(&mut self) -> Option<RangesOutcome> {
         let parent = self.parent.take().filter(|_| !self.parts.is_empty())?;
         let parts = std::mem::take(&mut self.parts);
-        Some(RangesOutcome { parts, parent, new_keys: self.new_keys, bytes: self.bytes, submitted: self.submitted })
+        Some(RangesOutcome { parts, parent, keys: self.keys, bytes: self.bytes, submitted: self.submitted })
     }
 
     /// The numbers of all ranges.
@@ -154,20 +159,35 @@ impl Ranges {
         self.counters.count("ranges", 1);
         self.counters.count("keys_updated", table.len() as u64);
         let Some(combiner) = self.combiner.clone() else { return Ok(true) };
-        let (TableChanges { set, new_keys, bytes }, parent) = combiner.combine(table, &mut self.counters)?;
-        self.parent.get_or_insert(parent);
-        if !set.is_empty() {
-            let context = combiner.context();
-            let encoded = combiner.encode(&set, &mut self.counters)?;
-            drop(set);
-            context.failpoints.hit("session.before-persist")?;
-            self.parts.collect_ready()?;
-            self.submitted = Instant::now();
-            self.parts.push(context.log.submit_part(encoded)?);
-            self.new_keys += new_keys;
-            self.bytes = self.bytes.saturating_add(bytes);
+        if let Some((changes, parent)) = combiner.removals(self.event_time.as_mut())? {
+            self.submit(&combiner, changes, parent)?;
         }
+        let (changes, parent) = combiner.combine(table, self.event_time.as_mut(), &mut self.counters)?;
+        self.submit(&combiner, changes, parent)?;
         Ok(true)
+    }
+
+    fn submit(&mut self, combiner: &Combiner, changes: TableChanges, parent: Parent) -> Result<()> {
+        let TableChanges { set, keys, bytes } = changes;
+        self.parent.get_or_insert(parent);
+        if set.is_empty() {
+            return Ok(());
+        }
+        let context = combiner.context();
+        let encoded = combiner.encode(&set, &mut self.counters)?;
+        drop(set);
+        context.failpoints.hit("session.before-persist")?;
+        self.parts.collect_ready()?;
+        self.submitted = Instant::now();
+        self.parts.push(context.log.submit_part(encoded)?);
+        self.keys = self.keys.saturating_add(keys);
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// A time before which no group of the version is; see [`super::Committed`].
+    pub(super) fn next_close(&self) -> Option<i64> {
+        self.event_time.as_ref().and_then(EventTime::next_close)
     }
 
     /// Brings the next range with groups into `table`; false if there is none.

@@ -70,7 +70,7 @@ impl ResultBatches {
     }
 
     fn next_rows(&mut self) -> Result<Range<usize>> {
-        if self.next == self.table.len()
+        while self.next == self.table.len()
             && let ResultSource::Ranges(ranges) = &self.source
         {
             self.next = 0;

@@ -38,18 +38,18 @@ fn spec() -> AggSpec {
     };
     let field = |name: &str, t: DataType| Field::new(name, t, true);
     let text = DataType::Utf8;
-    AggSpec {
-        num_keys: 1,
-        input: schema_of(vec![field("k", text.clone()), field("v", DataType::Int64), field("s", text.clone())]),
-        output: schema_of(vec![
+    AggSpec::new(
+        1,
+        schema_of(vec![field("k", text.clone()), field("v", DataType::Int64), field("s", text.clone())]),
+        schema_of(vec![
             field("k", text.clone()),
             field("n", DataType::Int64),
             field("sum", DataType::Int64),
             field("first", text.clone()),
             field("last", text),
         ]),
-        aggs: vec![call("count", &[]), call("sum", &[1]), call("first", &[2]), call("last", &[2])],
-    }
+        vec![call("count", &[]), call("sum", &[1]), call("first", &[2]), call("last", &[2])],
+    )
 }
 
 fn plan() -> Arc<AggPlan> {
@@ -122,7 +122,7 @@ enum End {
 
 fn begin(shard: &Arc<Shard>, base: Option<&ShardHandle>, payloads: &[Vec<u8>]) -> Result<Session> {
     let batch = BatchId(base.map_or(0, |handle| handle.batch.0 + 1));
-    let mut session = Session::open(shard, plan(), base.cloned(), batch)?;
+    let mut session = Session::open(shard, plan(), base.cloned(), batch, None)?;
     for payload in payloads {
         session.merge(payload)?;
     }
@@ -383,7 +383,7 @@ fn a_large_batch_without_changes_keeps_its_version() {
     let mut versions = Vec::new();
     for batch in 0..2 {
         let base = versions.last().cloned();
-        let mut session = Session::open(&shard, Arc::clone(&plan), base, BatchId(batch)).unwrap();
+        let mut session = Session::open(&shard, Arc::clone(&plan), base, BatchId(batch), None).unwrap();
         payloads.iter().for_each(|(_, payload)| session.merge(payload).unwrap());
         let rows: usize = session.finish().unwrap().map(|batch| batch.unwrap().num_rows()).sum();
         assert_eq!(rows, 3_000);
@@ -423,7 +423,7 @@ fn a_session_without_a_shard_is_bounded_too() {
 fn a_session_stays_within_its_memory_in_a_large_batch() {
     let mut world = World::new(&[("session_memory", "1MiB")]);
     let shard = world.shard(None);
-    let mut session = Session::open(&shard, plan(), None, BatchId(0)).unwrap();
+    let mut session = Session::open(&shard, plan(), None, BatchId(0), None).unwrap();
     let mut most = 0;
     for part in 0..40_i64 {
         let rows: Vec<Row> = (0..1_000).map(|i| (format!("key {part} {i}"), i, "text".repeat(5))).collect();

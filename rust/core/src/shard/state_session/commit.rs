@@ -7,7 +7,6 @@
 //! is a segment of the version; parts have no key in common, so together they are one change set (P5).
 
 use super::{Attached, Declared, StateSession};
-use crate::shard::base::Part;
 use crate::shard::lineage::Lineage;
 use crate::shard::seal::{Committed, HandleMeta, PendingVersion, SealedVersion, SetParts, encode};
 use crate::shard::{Live, Shard};
@@ -17,6 +16,7 @@ use crate::states::spilled::SpilledChanges;
 use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{ShardHandle, VersionId};
+use fastchangelog_state::keyed::StatePart;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -69,7 +69,7 @@ impl StateSession {
             }
         }
         self.counters.count_since("session_micros", self.opened);
-        Ok(Committed { handle, metrics: self.counters.all() })
+        Ok(Committed { handle, metrics: self.counters.all(), next_close: None })
     }
 
     /// The handle of the version; none without a shard.
@@ -113,7 +113,7 @@ impl StateSession {
         }
         let attached = self.attached.as_ref().ok_or_else(|| Error::internal("a version without a shard"))?;
         let cleared = layer.cleared_states();
-        let parts: Vec<Part<'_>> = cleared.iter().map(|state| (*state, &[][..])).collect();
+        let parts: Vec<StatePart> = cleared.iter().map(|state| StatePart::of_prefix(*state, &[])).collect();
         attached
             .base
             .read_settled(&parts, |live| Ok(net_within(layer, &live.keyed, most)?.map(|net| (net, Parent::of(live)))))
@@ -161,7 +161,7 @@ impl StateSession {
         let base = base.ok_or_else(|| Error::internal("a version without a shard"))?;
         let limit = part_bytes(self.overlay.limit());
         let cleared = spilled.cleared_states();
-        let settled: Vec<Part<'_>> = cleared.iter().map(|state| (*state, &[][..])).collect();
+        let settled: Vec<StatePart> = cleared.iter().map(|state| StatePart::of_prefix(*state, &[])).collect();
         let mut rest = SpilledNet::new(spilled);
         let (mut parts, mut parent, mut keys, mut bytes) = (SetParts::default(), None, 0_i64, 0_i64);
         let mut since = Instant::now();

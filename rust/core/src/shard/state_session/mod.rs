@@ -32,7 +32,7 @@ pub use call::{Column, Reply, StateCall};
 
 use self::overlay::Overlay;
 use super::Shard;
-use super::base::{Base, Part};
+use super::base::Base;
 use super::hold::ShardHold;
 use super::session_counters::SessionCounters;
 use super::session_environment::SessionEnvironment;
@@ -44,12 +44,16 @@ use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, KeyGroup, KeyGroupRange, ShardHandle, StateId, key_group_of};
 use fastchangelog_log::write::JoinGuard;
+use fastchangelog_state::keyed::StatePart;
 use fastchangelog_state::rocks::SharedResources;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The catalog of a state without versions.
 const NO_STATES: &str = "[]";
+
+/// The keys of a state that begin with some bytes.
+type Prefix<'a> = (StateId, &'a [u8]);
 
 /// What a session declares.
 struct Declared {
@@ -207,11 +211,12 @@ impl StateSession {
         (self.own_groups.start..self.own_groups.end).map(KeyGroup)
     }
 
-    /// Reads the session's state at one moment. A walk in order needs its part settled.
-    fn read<T>(&self, settled: Option<Part<'_>>, read: impl FnOnce(View<'_>) -> Result<T>) -> Result<T> {
+    /// Reads the session's state at one moment. A walk in order needs its keys settled.
+    fn read<T>(&self, settled: Option<Prefix<'_>>, read: impl FnOnce(View<'_>) -> Result<T>) -> Result<T> {
         match &self.attached {
             None => read(self.overlay.over(None)),
             Some(Attached { base, .. }) => {
+                let settled = settled.map(|(state, prefix)| StatePart::of_prefix(state, prefix));
                 base.read_settled(settled.as_slice(), |live| read(self.overlay.over(Some(&live.keyed))))
             }
         }

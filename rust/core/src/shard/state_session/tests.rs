@@ -64,7 +64,7 @@ impl History {
 
     fn committed(&mut self, mut session: StateSession, model: Model) {
         let watermark = (!self.versions.len().is_multiple_of(3)).then_some(self.now);
-        let Committed { handle, metrics } = session.commit(watermark).unwrap();
+        let Committed { handle, metrics, .. } = session.commit(watermark).unwrap();
         self.spills += metrics.get("spills").copied().unwrap_or(0);
         let handle = handle.unwrap();
         assert_eq!((handle.watermark, &*handle.schema), (watermark, CATALOG));

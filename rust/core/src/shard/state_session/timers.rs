@@ -3,14 +3,13 @@
 //! Owns: which key groups they read. Does not own: timers (`kinds::timers`), registration (`writes`), when timers are asked for
 //! (the worker).
 
-use super::StateSession;
 use super::reads::check_keys;
+use super::{Prefix, StateSession};
 use crate::kinds::first_timer::timer;
 use crate::kinds::hints::StateHints;
 use crate::kinds::timer_layout::{BY_KEY, BY_TIME, PAGE_BYTES};
 use crate::kinds::timers::{self, DueRange};
 use crate::kinds::view::View;
-use crate::shard::base::Part;
 use crate::states::times::TIME;
 use arrow_array::builder::{BinaryBuilder, Int64Builder, ListBuilder};
 use arrow_array::{Array, BinaryArray, Int64Array, ListArray};
@@ -104,7 +103,7 @@ impl StateSession {
     /// Reads, and keeps the hints that reading gives.
     fn read_and_learn<T>(
         &mut self,
-        part: Part<'_>,
+        part: Prefix<'_>,
         read: impl FnOnce(View<'_>, &mut StateHints) -> Result<T>,
     ) -> Result<T> {
         let mut hints = std::mem::take(&mut self.hints);

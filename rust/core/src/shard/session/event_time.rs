@@ -1,0 +1,317 @@
+//! Event time: groups that are late, and groups that the watermark closes.
+//!
+//! Owns: which groups a session leaves out, closes and returns, by the time with which their keys begin; reading the
+//! closed groups of the base, and the changes that remove them.
+//! Does not own: watermarks (Spark), windows (`columns::aggregate`), merging (`groups`), the other changes (`combine`).
+//!
+//! A group is late if its time is at or before the watermark of the batch before, and closed if it is at or before the
+//! watermark of this batch. A null time is neither. Closed groups leave the state with this batch, also those that rows
+//! of this batch have changed or made. In append mode they are its results.
+//!
+//! In append mode the closed groups of the base are merged before the first payload, and in complete mode all groups of
+//! the base: they are spilled, combined and returned like those of the batch.
+//!
+//! Invariants:
+//! 1. no group of the state has a time at or before the watermark of its version;
+//! 2. memory does not grow with the number of closed groups: the base is read page by page, and a key group's closed
+//!    keys are removed by a bounded number of changes.
+
+use crate::shard::base::Base;
+use crate::shard::session_counters::SessionCounters;
+use crate::states::{AGGREGATE, FEW_KEYS};
+use fastchangelog_columns::aggregate::{AggPlan, OutputMode};
+use fastchangelog_columns::codec::{TIME_BYTES, time_of, time_prefix};
+use fastchangelog_columns::payload::Payload;
+use fastchangelog_columns::typed::successor;
+use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op};
+use fastchangelog_state::keyed::StatePart;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::time::Instant;
+
+/// Bytes of keys and rows that are read from the base at a time.
+const PAGE_BYTES: usize = 1 << 20;
+/// A key group's closed times are removed one by one if there are at most so many.
+const FEW_TIMES: usize = 32;
+/// Late groups that are counted once each; beyond that, each partial row counts.
+const COUNTED: usize = 1 << 20;
+
+/// The watermarks of a batch, in microseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watermarks {
+    /// Groups at or before it are late.
+    pub late: i64,
+    /// Groups at or before it are closed.
+    pub closed: i64,
+    /// No group of the base is before it, if that is known; see [`super::Committed::next_close`].
+    pub first: Option<i64>,
+}
+
+/// What becomes of a group after the last payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is combined with the base and stays.
+    Stays,
+    /// It is combined with the base, returned, and leaves the state.
+    Leaves,
+    /// The base was merged before; it leaves the state.
+    WasMerged,
+    /// The base was merged before; it stays.
+    IsCompared,
+}
+
+/// Late and closed groups of one session.
+pub(super) struct EventTime {
+    mode: OutputMode,
+    watermarks: Option<Watermarks>,
+    late: HashSet<u64>,
+    removals: Removals,
+    /// No group that stays is before it.
+    next_close: i64,
+}
+
+impl EventTime {
+    /// None if each group of a batch stays and is returned.
+    pub(super) fn of(plan: &AggPlan, watermarks: Option<Watermarks>) -> Result<Option<Self>> {
+        let mode = plan.output_mode();
+        if watermarks.is_some() && !plan.begins_with_time() {
+            return Err(Error::internal("watermarks for an aggregation whose first key is not a time"));
+        }
+        if watermarks.is_none() && mode == OutputMode::Update {
+            return Ok(None);
+        }
+        let watermarks = watermarks.filter(|_| mode != OutputMode::Complete);
+        Ok(Some(Self { mode, watermarks, late: HashSet::new(), removals: Removals::default(), next_close: i64::MAX }))
+    }
+
+    /// The payload without late groups.
+    pub(super) fn without_late(&mut self, payload: Payload, counters: &mut SessionCounters) -> Result<Payload> {
+        let Some(Watermarks { late, .. }) = self.watermarks else { return Ok(payload) };
+        let end = time_prefix(late);
+        let is_late = |key: &[u8]| key.get(..TIME_BYTES).is_some_and(|time| time <= &end[..]) && time_of(key).is_some();
+        if !(0..payload.len()).any(|row| is_late(payload.key(row))) {
+            return Ok(payload);
+        }
+        let before = self.late.len();
+        let mut uncounted = 0;
+        let kept = payload.retain(|key, hash| {
+            let late = is_late(key);
+            if late && self.late.len() < COUNTED {
+                self.late.insert(hash);
+            } else if late {
+                uncounted += u64::from(!self.late.contains(&hash));
+            }
+            !late
+        })?;
+        counters.count("late_groups", (self.late.len() - before) as u64 + uncounted);
+        Ok(kept)
+    }
+
+    /// Reads the closed groups of the base, in complete mode all of its groups. `take` gets those that are returned.
+    pub(super) fn read_base(
+        &mut self,
+        base: &Base,
+        plan: &AggPlan,
+        counters: &mut SessionCounters,
+        take: &mut dyn FnMut(&Payload, &mut SessionCounters) -> Result<()>,
+    ) -> Result<()> {
+        let part = match self.watermarks {
+            None if self.mode == OutputMode::Complete => StatePart::of_prefix(AGGREGATE, &[]),
+            None => return Ok(()),
+            Some(Watermarks { closed, first: Some(first), .. }) if first > closed => {
+                self.next_close = first;
+                return Ok(());
+            }
+            Some(Watermarks { closed, .. }) => {
+                let (from, to) = (time_prefix(i64::MIN), successor(&time_prefix(closed)));
+                StatePart { state: AGGREGATE, from: from.to_vec(), to }
+            }
+        };
+        let own = base.shard.placement().key_groups();
+        let start = Instant::now();
+        for group in (own.start..own.end).map(KeyGroup) {
+            let mut from = part.from.clone();
+            loop {
+                let page = Page::read(base, &part, group, &from)?;
+                if self.watermarks.is_some() {
+                    page.rows().for_each(|(key, row)| self.removals.add(key, row));
+                }
+                if self.mode != OutputMode::Update && page.len() > 0 {
+                    take(&Payload::of_kept(plan, page.len(), page.rows())?, counters)?;
+                }
+                counters.count("base_groups", page.len() as u64);
+                match page.next {
+                    Some(next) => from = next,
+                    None => break,
+                }
+            }
+            self.removals.end_group(group, self.watermarks);
+        }
+        if self.watermarks.is_some() {
+            let from = part.to.unwrap_or_default();
+            let next = base.read(|live| live.keyed.bound_from(AGGREGATE, own, &from))?;
+            self.next_close = next.as_deref().and_then(time_of).unwrap_or(i64::MAX);
+        }
+        counters.count_since("base_micros", start);
+        Ok(())
+    }
+
+    /// What becomes of the group with this key.
+    pub(super) fn fate(&mut self, key: &[u8]) -> Fate {
+        let Some(Watermarks { closed, .. }) = self.watermarks else {
+            return if self.mode == OutputMode::Complete { Fate::IsCompared } else { Fate::Stays };
+        };
+        match time_of(key) {
+            Some(time) if time <= closed && self.mode == OutputMode::Append => Fate::WasMerged,
+            Some(time) if time <= closed => Fate::Leaves,
+            Some(time) => {
+                self.next_close = self.next_close.min(time);
+                Fate::Stays
+            }
+            None => Fate::Stays,
+        }
+    }
+
+    /// True if only groups that leave are returned.
+    pub(super) fn returns_closed_alone(&self) -> bool {
+        self.mode == OutputMode::Append && self.watermarks.is_some()
+    }
+
+    /// True if the group with this key leaves.
+    pub(super) fn is_closed(&self, key: &[u8]) -> bool {
+        self.watermarks.zip(time_of(key)).is_some_and(|(watermarks, time)| time <= watermarks.closed)
+    }
+
+    /// The changes that remove the closed groups of the base, and their keys and bytes; the second time nothing.
+    pub(super) fn take_removals(&mut self) -> (ChangeSet, u64, u64) {
+        let Removals { set, keys, bytes, .. } = std::mem::take(&mut self.removals);
+        (set, keys, bytes)
+    }
+
+    /// True if the base has closed groups.
+    pub(super) fn has_removals(&self) -> bool {
+        self.removals.keys > 0
+    }
+
+    /// A time before which no group of this version is, in microseconds; none without watermarks.
+    pub(super) fn next_close(&self) -> Option<i64> {
+        self.watermarks.map(|_| self.next_close)
+    }
+}
+
+/// Some groups of the base.
+struct Page {
+    bytes: Vec<u8>,
+    /// Where each key and each row ends.
+    ends: Vec<(usize, usize)>,
+    /// The first key after the page.
+    next: Option<Vec<u8>>,
+}
+
+impl Page {
+    fn read(base: &Base, part: &StatePart, group: KeyGroup, from: &[u8]) -> Result<Self> {
+        base.read_settled(std::slice::from_ref(part), |live| {
+            let mut page = Self { bytes: Vec::new(), ends: Vec::new(), next: None };
+            let mut cursor = live.keyed.cursor(part.state, group, from, part.to.as_deref())?;
+            while let Some((key, row)) = cursor.entry()? {
+                if page.bytes.len() >= PAGE_BYTES {
+                    page.next = Some(key.to_vec());
+                    break;
+                }
+                page.bytes.extend_from_slice(key);
+                let end = page.bytes.len();
+                page.bytes.extend_from_slice(row);
+                page.ends.push((end, page.bytes.len()));
+                cursor.advance();
+            }
+            Ok(page)
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut at = 0;
+        self.ends.iter().map(move |&(key, row)| {
+            let start = std::mem::replace(&mut at, row);
+            (&self.bytes[start..key], &self.bytes[key..row])
+        })
+    }
+}
+
+/// The changes that remove closed groups, key group by key group.
+#[derive(Default)]
+struct Removals {
+    set: ChangeSet,
+    keys: u64,
+    bytes: u64,
+    /// Of the current key group: the first keys …
+    few: Vec<Vec<u8>>,
+    /// … the number of keys …
+    found: usize,
+    /// … and the first times.
+    times: Vec<[u8; TIME_BYTES]>,
+}
+
+impl Removals {
+    /// Adds the next key of a key group.
+    fn add(&mut self, key: &[u8], row: &[u8]) {
+        self.keys += 1;
+        self.bytes += (key.len() + row.len()) as u64;
+        self.found += 1;
+        if self.few.len() < FEW_KEYS {
+            self.few.push(key.to_vec());
+        }
+        if let Some(time) = key.first_chunk::<TIME_BYTES>()
+            && self.times.len() <= FEW_TIMES
+            && self.times.last() != Some(time)
+        {
+            self.times.push(*time);
+        }
+    }
+
+    /// Makes the changes for the keys of a key group.
+    fn end_group(&mut self, group: KeyGroup, watermarks: Option<Watermarks>) {
+        let (few, found) = (std::mem::take(&mut self.few), std::mem::take(&mut self.found));
+        let times = std::mem::take(&mut self.times);
+        let mut remove = |op: Op, key: &[u8]| {
+            self.set.push(Change { op, state: AGGREGATE, key_group: group, key, value: &[] });
+        };
+        if found <= few.len() {
+            few.iter().for_each(|key| remove(Op::Delete, key));
+        } else if times.len() <= FEW_TIMES {
+            times.iter().for_each(|time| remove(Op::DeletePrefix, time));
+        } else if let Some((first, Watermarks { closed, .. })) = times.first().and_then(|t| time_of(t)).zip(watermarks)
+        {
+            prefixes(first, closed).iter().for_each(|prefix| remove(Op::DeletePrefix, prefix));
+        }
+    }
+}
+
+/// Prefixes of keys that together are those with the times from `first` to `last`: few thousand at most, however many
+/// times these are.
+fn prefixes(first: i64, last: i64) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    let (mut at, last) = (i128::from(first) - i128::from(i64::MIN), i128::from(last) - i128::from(i64::MIN));
+    while at <= last {
+        let mut bytes = 0;
+        while bytes < 8 {
+            let wider = 1_i128 << (8 * (bytes + 1));
+            if at % wider != 0 || at + wider - 1 > last {
+                break;
+            }
+            bytes += 1;
+        }
+        let time = i64::try_from(at + i128::from(i64::MIN)).unwrap_or(i64::MAX);
+        found.push(time_prefix(time)[..TIME_BYTES - bytes].to_vec());
+        at += 1_i128 << (8 * bytes);
+    }
+    found
+}
+
+#[cfg(test)]
+#[path = "event_time_tests.rs"]
+mod tests;
