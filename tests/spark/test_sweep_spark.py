@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from fastchangelog.spark import grouped
 from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.notes import changed
 from support.spark.stream_harness import end_state_server, rows_of, run
+from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -40,8 +42,8 @@ def expected(batches: int) -> list[Any]:
     return rows_of([(f"k{i}", batches, sum(range(batches))) for i in range(3)])
 
 
-def build(source: Any, state: pathlib.Path) -> Any:
-    options = {"max_handle_segments": "4", "materialization_interval": "1h"}
+def build(source: Any, state: pathlib.Path, **more: str) -> Any:
+    options = {"max_handle_segments": "4", "materialization_interval": "1h", "sweep": "off", **more}
     frame = grouped(source.stream(), "k", state=str(state), options=options)
     return frame.agg(F.count("*").alias("n"), F.sum("v").alias("s"))
 
@@ -108,6 +110,49 @@ def finished(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> Any:
 
 
 @pytest.mark.case("P6")
+def test_a_query_sweeps_its_own_folder(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> None:
+    """No command, no location: the server learns of the checkpoint from the query."""
+    conf(RETAINED, "3")
+    state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
+    source = feed(SCHEMA, *[rows(batch) for batch in range(9)])
+    frame = build(source, state, sweep="auto", sweep_interval="1s")
+    run_with_a_failure(frame, checkpoint, 5)
+    until("the server's first sweep", lambda: list(state.rglob("_fastchangelog-sweep.json")))
+    (mark,) = state.rglob("_fastchangelog-sweep.json")
+    assert json.loads(mark.read_text())["checkpoints"] == [f"file:{checkpoint}"]
+    needed = {f"{mark.parent.relative_to(state)}/{name}" for name in names_of(spark, checkpoint, range(5, 9))}
+    assert left(state) > needed
+    # Days pass for all that is there: the next sweeps find garbage, let it wait, and delete it.
+    age(state)
+
+    def is_clean() -> bool:
+        said = json.loads(mark.read_text())
+        if any(since > LONG_AGO for since in said["unreachable_since"].values()):
+            said["unreachable_since"] = dict.fromkeys(said["unreachable_since"], LONG_AGO)
+            mark.write_text(json.dumps(said))
+        return left(state) == needed
+
+    until("the sweeps that delete", is_clean)
+    source.add(rows(9))
+    assert run(frame, checkpoint).batches[9] == expected(10)
+
+
+def left(state: pathlib.Path) -> set[str]:
+    """The objects, without those by which a sweep under way learns the time."""
+    return {name for name in objects(state) if "/probe/" not in name}
+
+
+def names_of(spark: Any, checkpoint: pathlib.Path, batches: Iterable[int]) -> set[str]:
+    """The objects that handles of these batches name."""
+    named = set()
+    for batch in batches:
+        for handle in handles(spark, checkpoint, batch):
+            named |= {s["object"]["name"] for s in handle["segments"]}
+            named |= {handle["indexed"]["name"]} if handle["indexed"] else set()
+    return named
+
+
+@pytest.mark.case("P6")
 def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
     age(state)
@@ -118,11 +163,7 @@ def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: An
     assert objects(state) == before
     (second,) = sweep(spark, state)
     assert second.checkpoints == (str(checkpoint),), "it was named once"
-    named = set()
-    for batch in second.batches:
-        for handle in handles(spark, checkpoint, batch):
-            named |= {s["object"]["name"] for s in handle["segments"]}
-            named |= {handle["indexed"]["name"]} if handle["indexed"] else set()
+    named = names_of(spark, checkpoint, second.batches)
     folder = second.folder
     assert {f"{folder}/{name}" for name in named} <= objects(state) < before
     assert objects(state) == {f"{folder}/{e.name}" for e in second.reachable}
