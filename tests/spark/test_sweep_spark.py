@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from fastchangelog.spark import grouped
 from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.notes import changed
 from support.spark.stream_harness import end_state_server, rows_of, run
+from support.swept import World, closure
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -76,11 +76,14 @@ def objects(state: pathlib.Path) -> set[str]:
     return {name for name in files(state) if "_fastchangelog" not in name}
 
 
-def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, Any]]:
-    """Asked of Spark beside the code under test."""
+def texts(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[str]:
+    """The handles of a batch, asked of Spark beside the code under test."""
     source = spark.read.format("statestore").option("batchId", batch).option("stateVarName", "handle")
-    found = source.load(str(checkpoint)).select("value.handle").collect()
-    return [json.loads(_internal.handle_json(row[0])) for row in found]
+    return [row[0] for row in source.load(str(checkpoint)).select("value.handle").collect()]
+
+
+def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, Any]]:
+    return [json.loads(_internal.handle_json(text)) for text in texts(spark, checkpoint, batch)]
 
 
 def run_with_a_failure(frame: Any, checkpoint: pathlib.Path, failing: int) -> Any:
@@ -120,7 +123,8 @@ def test_a_query_sweeps_its_own_folder(feed: Any, spark: Any, conf: Any, tmp_pat
     until("the server's first sweep", lambda: list(state.rglob("_fastchangelog-sweep.json")))
     (mark,) = state.rglob("_fastchangelog-sweep.json")
     assert json.loads(mark.read_text())["checkpoints"] == [f"file:{checkpoint}"]
-    needed = {f"{mark.parent.relative_to(state)}/{name}" for name in names_of(spark, checkpoint, range(5, 9))}
+    retained = {text for batch in range(5, 9) for text in texts(spark, checkpoint, batch)}
+    needed = closure(World.of(state), str(mark.parent.relative_to(state)), sorted(retained))
     assert left(state) > needed
     # Days pass for all that is there: the next sweeps find garbage, let it wait, and delete it.
     age(state)
@@ -142,16 +146,6 @@ def left(state: pathlib.Path) -> set[str]:
     return {name for name in objects(state) if "/probe/" not in name}
 
 
-def names_of(spark: Any, checkpoint: pathlib.Path, batches: Iterable[int]) -> set[str]:
-    """The objects that handles of these batches name."""
-    named = set()
-    for batch in batches:
-        for handle in handles(spark, checkpoint, batch):
-            named |= {s["object"]["name"] for s in handle["segments"]}
-            named |= {handle["indexed"]["name"]} if handle["indexed"] else set()
-    return named
-
-
 @pytest.mark.case("P6")
 def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
@@ -162,8 +156,12 @@ def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: An
     assert first.batches == (5, 6, 7, 8)
     assert objects(state) == before
     (second,) = sweep(spark, state)
-    assert second.checkpoints == (str(checkpoint),), "it was named once"
-    named = names_of(spark, checkpoint, second.batches)
+    assert set(second.checkpoints) == {f"file:{checkpoint}", str(checkpoint)}, "registered, and named once"
+    named = set()
+    for batch in second.batches:
+        for handle in handles(spark, checkpoint, batch):
+            named |= {s["object"]["name"] for s in handle["segments"]}
+            named |= {handle["indexed"]["name"]} if handle["indexed"] else set()
     folder = second.folder
     assert {f"{folder}/{name}" for name in named} <= objects(state) < before
     assert objects(state) == {f"{folder}/{e.name}" for e in second.reachable}
