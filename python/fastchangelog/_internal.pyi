@@ -70,6 +70,8 @@ __all__ = [
     "spec_buffers",
     "spec_check",
     "spec_schema",
+    "start_note",
+    "start_note_json",
     "uri_schemes",
 ]
 
