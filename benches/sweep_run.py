@@ -13,6 +13,7 @@ and their ratio. Ends with 1 if the ratio exceeds `--bound` once the first retai
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -113,6 +114,8 @@ def main() -> int:
 
 def watch(spark: Any, args: argparse.Namespace, root: Path, checkpoint: Path) -> int:
     """Runs the query, prints the table; 1 if the folder grew beyond the bound."""
+    from pyspark.errors import StreamingQueryException
+
     failing, began, worst = random.Random(args.seed), time.monotonic(), 0.0
     query = start(spark, args, root, checkpoint, failing)
     restarts = 0
@@ -120,7 +123,8 @@ def watch(spark: Any, args: argparse.Namespace, root: Path, checkpoint: Path) ->
     while (minutes := (time.monotonic() - began) / 60) < args.minutes:
         deadline = time.monotonic() + LOOK
         while time.monotonic() < deadline:
-            query.awaitTermination(1)
+            with contextlib.suppress(StreamingQueryException):  # as asked
+                query.awaitTermination(1)
             if not query.isActive:
                 query, restarts = start(spark, args, root, checkpoint, failing), restarts + 1
         (objects, size), (kept, kept_size) = folder_of(root), needed(root, checkpoint)
