@@ -446,3 +446,18 @@ shard {
     shard_sessions,
 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn background_sweeps_are_counted() {
+        let metrics = Metrics::default();
+        metrics.count_sweep(3, 300, 7, 40, false);
+        metrics.count_sweep(0, 0, 5, 2, true);
+        assert_eq!((metrics.sweeps.get(), metrics.sweeps_in_doubt.get()), (2, 1));
+        assert_eq!((metrics.sweep_deleted.get(), metrics.sweep_deleted_bytes.get()), (3, 300));
+        assert_eq!((metrics.sweep_waiting.get(), metrics.sweep_requests.get()), (5, 42));
+    }
+}
