@@ -120,7 +120,8 @@ def options_page() -> str:
     rows = re.findall(row, table.group(1))
     if len(rows) != len(re.findall(r"\]( tuning)?,$", table.group(1), re.MULTILINE)):
         raise SystemExit("config.rs: a row of the table of options was not understood")
-    kinds = {"count": "number", "ratio": "number", "flag": "true or false", "compression": "name", "restoring": "name"}
+    kinds = dict.fromkeys(("compression", "restoring", "sweeping"), "name")
+    kinds |= {"count": "number", "ratio": "number", "flag": "true or false"}
     lines = [
         f"| `{name}` | `{value}` | {kinds.get(kind, kind)} | {_scopes(scopes)} | {_doc(doc)} |"
         for doc, name, kind, value, scopes, tuning in rows

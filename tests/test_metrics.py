@@ -275,6 +275,10 @@ _RUST_TESTS = {
     ("changelog/src/references_tests.rs", "p7_what_is_held_is_bounded_and_counted"): "referenced_bytes",
     ("store/src/store_tests.rs", "a_put_that_is_given_up_leaves_nothing"): "store_failures",
     ("log/src/write/attempt_tests.rs", "r02_attempts_end_at_their_limit"): "upload_failures",
+    (
+        "store/src/metrics.rs",
+        "background_sweeps_are_counted",
+    ): "sweeps sweeps_in_doubt sweep_deleted sweep_deleted_bytes sweep_waiting sweep_requests",
 }
 #: The file and the Rust test that asserts each of the others.
 ELSEWHERE = {name: where for where, names in _RUST_TESTS.items() for name in names.split()}

@@ -70,6 +70,8 @@ __all__ = [
     "spec_buffers",
     "spec_check",
     "spec_schema",
+    "start_note",
+    "start_note_json",
     "uri_schemes",
 ]
 
@@ -256,6 +258,8 @@ class LocalState:
     @property
     def closed(self) -> bool:
         """True after close."""
+    def count_sweep(self, deleted: int, deleted_bytes: int, waiting: int, requests: int, in_doubt: bool) -> None:
+        """Adds a sweep to the metrics."""
     def metrics(self) -> dict[str, int]:
         """Every counter by name."""
     def newest(self) -> StateHandle | None:
@@ -687,6 +691,12 @@ class Server:
     def shards(self) -> str:
         """The live shards, as a JSON array; `policy` holds the materialization options of a shard's query."""
 
+    def swept_states(self) -> list[tuple[str, str, str, dict[str, str], dict[str, str]]]:
+        """Root, query, name, options and storage options (with credentials) of the states whose shard 0 is here."""
+
+    def count_sweep(self, deleted: int, deleted_bytes: int, waiting: int, requests: int, in_doubt: bool) -> None:
+        """Adds a sweep to the metrics; `waiting` is the sum over all states that are swept here."""
+
     def maintain(self) -> None:
         """From now on a thread materializes shards by the policies of their queries and closes idle ones."""
 
@@ -839,9 +849,9 @@ class ObjectFolder:
     def list(self, prefix: str) -> list[tuple[str, int, float]]:
         """All objects below `prefix`: names, sizes, and when they were written, in seconds since the epoch by the
         store's clock."""
-    def survey(self, prefix: str) -> tuple[Sequence[tuple[str, int, float]], dict[str, str]]:
+    def survey(self, prefix: str, most: int | None = None) -> tuple[Sequence[tuple[str, int, float]], dict[str, str]]:
         """What `list` gives, of a folder that others may use, too; and the names, with escapes, of what cannot be read
-        or named there, each with the reason."""
+        or named there, each with the reason. More than `most` objects are an error."""
     def read(self, name: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
     def write(self, name: str, data: bytes) -> None:
@@ -969,6 +979,13 @@ def object_type(name: str) -> str | None:
 def folder_note_json(name: str, data: bytes) -> str:
     """The note of a state's folder as a JSON object: `query_id`, `name`, `checkpoint`, `shards`, `max_parallelism` and,
     if there is one, `start_from`. Raises `CorruptDataError` for a damaged one."""
+
+def start_note(checkpoint: str | None, gone: bool) -> bytes:
+    """The note that a query has started from a checkpoint; `gone` takes it back."""
+
+def start_note_json(name: str, data: bytes) -> str:
+    """Such a note as a JSON object: `checkpoint`, which may be null, and `gone`. Raises `CorruptDataError` for a
+    damaged one."""
 
 def head_json(name: str, data: bytes) -> str:
     """An entry of an embedded state's checkpoint log as a JSON object: `number`, `epoch` and `handle`, which is null

@@ -20,6 +20,7 @@ __all__ = [
     "SAVEPOINT_PART",
     "SEGMENT_INDEX",
     "SNAPSHOT",
+    "STARTS",
     "STATE_FOLDERS",
     "TABLE",
 ]
@@ -59,6 +60,9 @@ GC_STATE = "_fastchangelog-sweep.json"
 
 GC_CHECKPOINTS = "_fastchangelog-checkpoints.json"
 """A copy of the query's checkpoints in that state; written after it, so that its loss shows."""
+
+STARTS = "_fastchangelog-starts"
+"""The folder of the notes of a query's starts, numbered from 0: each names a checkpoint that it started from."""
 
 CREATES = "creates"
 """The type of the note in a root that its store creates objects conditionally; its name depends on the store."""

@@ -22,6 +22,8 @@ from fastchangelog.spark import grouped
 from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.notes import changed
 from support.spark.stream_harness import end_state_server, rows_of, run
+from support.swept import World, closure
+from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -40,8 +42,8 @@ def expected(batches: int) -> list[Any]:
     return rows_of([(f"k{i}", batches, sum(range(batches))) for i in range(3)])
 
 
-def build(source: Any, state: pathlib.Path) -> Any:
-    options = {"max_handle_segments": "4", "materialization_interval": "1h"}
+def build(source: Any, state: pathlib.Path, **more: str) -> Any:
+    options = {"max_handle_segments": "4", "materialization_interval": "1h", "sweep": "off", **more}
     frame = grouped(source.stream(), "k", state=str(state), options=options)
     return frame.agg(F.count("*").alias("n"), F.sum("v").alias("s"))
 
@@ -74,11 +76,14 @@ def objects(state: pathlib.Path) -> set[str]:
     return {name for name in files(state) if "_fastchangelog" not in name}
 
 
-def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, Any]]:
-    """Asked of Spark beside the code under test."""
+def texts(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[str]:
+    """The handles of a batch, asked of Spark beside the code under test."""
     source = spark.read.format("statestore").option("batchId", batch).option("stateVarName", "handle")
-    found = source.load(str(checkpoint)).select("value.handle").collect()
-    return [json.loads(_internal.handle_json(row[0])) for row in found]
+    return [row[0] for row in source.load(str(checkpoint)).select("value.handle").collect()]
+
+
+def handles(spark: Any, checkpoint: pathlib.Path, batch: int) -> list[dict[str, Any]]:
+    return [json.loads(_internal.handle_json(text)) for text in texts(spark, checkpoint, batch)]
 
 
 def run_with_a_failure(frame: Any, checkpoint: pathlib.Path, failing: int) -> Any:
@@ -108,6 +113,40 @@ def finished(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> Any:
 
 
 @pytest.mark.case("P6")
+def test_a_query_sweeps_its_own_folder(feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path) -> None:
+    """No command, no location: the server learns of the checkpoint from the query."""
+    conf(RETAINED, "3")
+    state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
+    source = feed(SCHEMA, *[rows(batch) for batch in range(9)])
+    frame = build(source, state, sweep="auto", sweep_interval="1s")
+    run_with_a_failure(frame, checkpoint, 5)
+    until("the server's first sweep", lambda: list(state.rglob("_fastchangelog-sweep.json")))
+    (mark,) = state.rglob("_fastchangelog-sweep.json")
+    assert json.loads(mark.read_text())["checkpoints"] == [f"file:{checkpoint}"]
+    retained = {text for batch in range(5, 9) for text in texts(spark, checkpoint, batch)}
+    needed = closure(World.of(state), str(mark.parent.relative_to(state)), sorted(retained))
+    assert left(state) > needed
+    # Days pass for all that is there: the next sweeps find garbage, let it wait, and delete it.
+    age(state)
+
+    def is_clean() -> bool:
+        said = json.loads(mark.read_text())
+        if any(since > LONG_AGO for since in said["unreachable_since"].values()):
+            said["unreachable_since"] = dict.fromkeys(said["unreachable_since"], LONG_AGO)
+            mark.write_text(json.dumps(said))
+        return left(state) == needed
+
+    until("the sweeps that delete", is_clean)
+    source.add(rows(9))
+    assert run(frame, checkpoint).batches[9] == expected(10)
+
+
+def left(state: pathlib.Path) -> set[str]:
+    """The objects, without those by which a sweep under way learns the time."""
+    return {name for name in objects(state) if "/probe/" not in name}
+
+
+@pytest.mark.case("P6")
 def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     state, checkpoint = tmp_path / "state", tmp_path / "ckpt"
     age(state)
@@ -117,7 +156,7 @@ def test_after_a_sweep_the_query_and_an_old_batch_go_on(finished: Any, spark: An
     assert first.batches == (5, 6, 7, 8)
     assert objects(state) == before
     (second,) = sweep(spark, state)
-    assert second.checkpoints == (str(checkpoint),), "it was named once"
+    assert set(second.checkpoints) == {f"file:{checkpoint}", str(checkpoint)}, "registered, and named once"
     named = set()
     for batch in second.batches:
         for handle in handles(spark, checkpoint, batch):

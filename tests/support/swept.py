@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,17 @@ SPEC = spec_json(
 class Engine:
     """A state server in this process, and one shard of a query at it."""
 
-    def __init__(self, base: Path, root: Path, query: str = "query", name: str = "default") -> None:
+    def __init__(
+        self,
+        base: Path,
+        root: Path,
+        query: str = "query",
+        name: str = "default",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
         base.mkdir()
         self.root, self.query, self.name = root, query, name
+        self.options = options or {}
         self.socket = base / "s"
         config = {
             "socket": str(self.socket),
@@ -53,9 +61,10 @@ class Engine:
         self.server = _internal.Server(json.dumps(config))
 
     def batch(
-        self, number: int, handle: str | None, commit: bool = True, rows: int = 50
+        self, number: int, handle: str | None, commit: bool = True, rows: int = 50, checkpoint: str | None = None
     ) -> tuple[str, dict[str, list[int]]]:
-        """Runs a batch over `handle`: the new handle, and every key that changed with all it has."""
+        """Runs a batch over `handle`: the new handle, and every key that changed with all it has. `checkpoint` is what
+        the task says of its query."""
         request = {
             "root": f"file://{self.root}",
             "query_id": self.query,
@@ -64,8 +73,14 @@ class Engine:
             "shards": 1,
             "batch": number,
             "handle": handle,
+            "checkpoint": checkpoint,
             "spec": SPEC,
-            "options": {"memory_budget": "64MiB", "file_sync": "false", "max_handle_segments": "4"},
+            "options": {
+                "memory_budget": "64MiB",
+                "file_sync": "false",
+                "max_handle_segments": "4",
+                **self.options,
+            },
         }
         splitter = _internal.Splitter(SPEC, 1, 128, 1 << 20)
         keys = pa.array([f"key-{i}" for i in range(rows)], pa.string())
@@ -200,8 +215,11 @@ class MemoryFolder:
 
         return self._world.call("list", start, effect)  # type: ignore[no-any-return]
 
-    def survey(self, prefix: str) -> tuple[list[tuple[str, int, float]], dict[str, str]]:
-        return self.list(prefix), {}
+    def survey(self, prefix: str, most: int | None = None) -> tuple[list[tuple[str, int, float]], dict[str, str]]:
+        found = self.list(prefix)
+        if most is not None and len(found) > most:
+            raise StoreError(f"more than {most} objects")
+        return found, {}
 
     def read(self, name: str) -> bytes | None:
         name = self._prefix + name

@@ -58,10 +58,9 @@ class ChangelogStorage(Closing):
             …, "secret_access_key": …, "token": …, "expires_at": …}`` (a datetime with a time zone, or None). It is
             called on another thread, and again before ``expires_at``; what it raises is the cause of the error that a
             request ends with.
-        cache_dir: A local folder for copies of a remote store's objects, of what is uploaded (unless the option
-            ``local_recovery`` is off) and of what is read, so that a restore on the same machine downloads nothing. A
-            full or broken disk never fails an upload. Copies that only older checkpoints used go at
-            `ChangelogWriter.confirm`.
+        cache_dir: A local folder for copies of a remote store's objects, of what is uploaded and of what is read, so
+            that a restore on the same machine downloads nothing. A full or broken disk never fails an upload. Copies
+            that only older checkpoints used go at `ChangelogWriter.confirm`.
 
     Raises:
         InvalidArgumentError: An option is unknown (the message has the nearest known one), or the address is none.

@@ -23,7 +23,9 @@ __all__ = ["CoreFiles"]
 class CoreFiles:
     """A `files.CheckpointFiles` over the core."""
 
-    def __init__(self, uri: str, storage_options: Hidden[Mapping[str, str]]) -> None:
+    def __init__(self, uri: str, storage_options: Hidden[Mapping[str, str]], scratch: str | None = None) -> None:
+        """`scratch` is the folder of temporary files; None is that of the system."""
+        self._scratch = scratch
         self._uri = uri
         self._options = storage_options
         self._connected: _internal.SparkCheckpoint | None = None
@@ -75,7 +77,9 @@ class CoreFiles:
         """See `files.CheckpointFiles`."""
         if self._checkpoint is None:
             raise StateNotFoundError(f"{self._uri} vanished while it was read")
-        with tempfile.TemporaryDirectory(prefix="fastchangelog-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="fastchangelog-", dir=self._scratch, ignore_cleanup_errors=True
+        ) as scratch:
             variable = _Variable(self._checkpoint.variable(operator, name, batch, scratch))
             try:
                 yield variable

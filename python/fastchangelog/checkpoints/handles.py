@@ -58,16 +58,18 @@ class QueryCheckpoints:
         root: str = "",
         storage_options: Hidden[Mapping[str, str]] | None = None,
         conf: Hidden[Mapping[str, str]] | None = None,
+        scratch: str | None = None,
     ) -> None:
         """`by_spark` opens a location's files through Spark; it raises `InvalidArgumentError` without PySpark.
         `default_fs` and `local` as for `locations.core_uri`. `storage_options` are those of the state's `root`; they
-        serve checkpoints in a store of the same kind, too."""
+        serve checkpoints in a store of the same kind, too. `scratch` as for `CoreFiles`."""
         self._by_spark = by_spark
         self._default_fs = default_fs
         self._local = local
         self._root = root
         self._storage_options = storage_options or Hidden({})
         self._conf = conf or Hidden({})
+        self._scratch = scratch
         #: Locations that the core may not read, by its credentials or by the form of the state.
         self._spark_only: set[str] = set()
         #: One connection for each location.
@@ -103,7 +105,7 @@ class QueryCheckpoints:
         if uri not in self._connected:
             given = self._storage_options if is_same_kind(uri, self._root) else Hidden[Mapping[str, str]]({})
             options = Hidden(gather_storage_options(uri, given.show(), self._conf.show()))
-            self._connected[uri] = CoreFiles(uri, options)
+            self._connected[uri] = CoreFiles(uri, options, self._scratch)
         return self._connected[uri]
 
     def _core_uri(self, location: str) -> str | None:

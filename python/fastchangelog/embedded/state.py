@@ -1,7 +1,7 @@
 """Opening an embedded state, its checkpoints, its collections.
 
 Owns: Python's view of a state, its futures, its lifetime. Does not own: any behaviour of the state (the core), the
-collections (`fastchangelog.state`), its materialization (`materialization.embedded`).
+collections (`fastchangelog.state`), its materialization (`materialization.embedded`), its sweeps (`places`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 from fastchangelog import _internal
 from fastchangelog.closing import Closing
 from fastchangelog.embedded.handle import StateHandle
+from fastchangelog.embedded.places import StatePlace, savepoint_folder, start_sweeper
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.functions import Aggregate
 from fastchangelog.futures import CallbackThread, CoreFuture, resolve_future
@@ -69,6 +70,9 @@ def open_state(
     checkpoints continue. After an open, the local files are loaded into memory in the background (``restore``: here
     `lazy` unless set). Local files are caches, in the temp folder (``TMPDIR``).
 
+    **Garbage.** While a state is open for writing, a thread deletes what its newest eight checkpoints have not needed
+    for a day, once in ``sweep_interval``. The option ``sweep`` set to ``off`` leaves that to `fastchangelog sweep`.
+
     Args:
         uri: The folder: ``file:///path``, a plain path, ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://`` or
             ``memory://``.
@@ -113,19 +117,12 @@ and the name, or create it (create=True, without read_only)
     store = Hidden(gather_storage_options(folder, explicit.show()))
     asked = None if provider is None else partial(request_credentials, provider)
     start = None if handle is None else handle._native
-    begin = None if start_from is None else _savepoint_folder(start_from, given)
+    begin = None if start_from is None else savepoint_folder(start_from, given)
     texts = {"restore": "lazy", **gather_options(option_texts_of(materialization, options))}
     millis = clock_millis(clock)
     native = _internal.LocalState(folder, name, texts, store.show(), start, read_only, create, asked, begin, millis)
     policy = materialization or MaterializationPolicy.from_options(texts)
-    return State(native, None if read_only else EmbeddedMaterializer(native, policy))
-
-
-def _savepoint_folder(uri: PathLike, given: Hidden[StorageOptions | None]) -> _internal.SavepointFolder:
-    provider, explicit = split_provider(given)
-    asked = None if provider is None else partial(request_credentials, provider)
-    folder = os.fspath(uri)
-    return _internal.SavepointFolder(folder, {}, gather_storage_options(folder, explicit.show()), asked)
+    return State(native, policy, StatePlace(folder, name, texts, store, asked))
 
 
 class State(Closing):
@@ -148,10 +145,11 @@ class State(Closing):
         10
     """
 
-    def __init__(self, native: _internal.LocalState, materializer: EmbeddedMaterializer | None) -> None:
+    def __init__(self, native: _internal.LocalState, policy: MaterializationPolicy, place: StatePlace) -> None:
         self._native = native
-        self._materializer = materializer
+        self._materializer = None if native.read_only else EmbeddedMaterializer(native, policy)
         self._callbacks = CallbackThread()
+        self._sweeper = None if native.read_only else start_sweeper(self, place)
 
     @property
     def uri(self) -> str:
@@ -213,7 +211,7 @@ class State(Closing):
         if handle is None:
             raise InvalidArgumentError(f"the state in {self.uri} has no checkpoint yet; call checkpoint() first")
         with tempfile.TemporaryDirectory(prefix="fastchangelog-", ignore_cleanup_errors=True) as scratch:
-            self._native.savepoint(handle._native, _savepoint_folder(uri, given), format, scratch)
+            self._native.savepoint(handle._native, savepoint_folder(uri, given), format, scratch)
         return handle
 
     def value_state(
@@ -491,6 +489,8 @@ class State(Closing):
             self._end()
 
     def _end(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.stop()
         self._native.close()
         if self._materializer is not None:
             self._materializer.close()

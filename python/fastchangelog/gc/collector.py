@@ -2,7 +2,7 @@
 
 Owns: the order of reading and writing, folders and their owners.
 Does not own: the decision (`gc.plan`), the known locations (`gc.known`), Spark's checkpoints (any `CheckpointReader`),
-the report (`gc.report`), output (`cli.sweep`).
+names in a listing (`gc.folders`), the report (`gc.report`), output (`cli.sweep`), when sweeps run (`gc.background`).
 
 Order, and why:
 1. list the root, for its folders and their queries; read their notes, which also hold the grace period that their
@@ -15,8 +15,8 @@ Order, and why:
    store with late listings may show its former time, and waiting objects would seem to have waited since then;
 5. read index objects, then manifests; plan;
 6. with `delete`, write the new state, so that waiting objects start to wait, then delete the expired ones, each before
-   those that it names. If another collection has written a checkpoint into the state that this one did not read,
-   nothing is deleted.
+   those that it names. If another collection, or a start of the query, has made a checkpoint known that this one did
+   not read, nothing is deleted.
 
 A collection may end after any step, and any number may run at once: deleting twice is fine. After the loss of a
 folder's state nothing of its query is deleted until a person has named all its checkpoints.
@@ -34,6 +34,7 @@ from typing import Any, Protocol, TypeVar
 from fastchangelog import _internal
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, StateNotFoundError, StoreError
 from fastchangelog.gc import checkpoint_log, known
+from fastchangelog.gc.folders import foreign_entries, is_of_a_root, states_below
 from fastchangelog.gc.known import Known, QueryNotes
 from fastchangelog.gc.plan import (
     Entry,
@@ -51,16 +52,22 @@ from fastchangelog.gc.plan import (
 )
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.gc.requests import in_groups, in_parallel
-from fastchangelog.layout import CHECKPOINT_LOG, CREATES, FOLDER_META, GC_STATE, PROBE, STATE_FOLDERS
+from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, PROBE, STARTS, STATE_FOLDERS
 from fastchangelog.options import default_option, parse_duration
 
-__all__ = ["CheckpointReader", "Collector", "Roots", "StateFolder"]
+__all__ = ["Background", "CheckpointReader", "Collector", "Roots", "StateFolder"]
 
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
 _DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
 
+#: The doubt of a background sweep that only a person can settle.
+_UNNAMED = (
+    "the query has started without telling its checkpoint, as over Spark Connect without the option "
+    "`checkpoint_location`: run `fastchangelog sweep` with all its checkpoints, --all-given and --delete"
+)
+
 #: Folders of a state in which nothing may be hidden.
-_OWN_FOLDERS = frozenset({*STATE_FOLDERS, CHECKPOINT_LOG})
+_OWN_FOLDERS = frozenset({*STATE_FOLDERS, CHECKPOINT_LOG, STARTS})
 
 T = TypeVar("T")
 
@@ -104,6 +111,16 @@ class Roots:
     """Spark's operator number of each handle, where known."""
     operator_count: int | None = None
     """How many stateful operators of this library the query has; None if it is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Background:
+    """The bounds of a sweep that no person started, and for which no person vouches."""
+
+    only: str
+    """The query, or the path of an embedded state: nothing else is looked at."""
+    pause: float
+    """Seconds since another sweep that make this one idle."""
 
 
 class CheckpointReader(Protocol):
@@ -172,10 +189,12 @@ class Collector:
         all_given: bool = False,
         delete: bool = False,
         orphans: bool = False,
+        background: Background | None = None,
     ) -> None:
         """`grace` in seconds; `clock` for dry runs, which write nothing that the store could date; `locations`:
         checkpoints that the folders don't know of; `gone`: known ones that were removed for good; `all_given`: where
-        notes were lost, `locations` has all checkpoints; `delete` and `orphans`: what may be deleted."""
+        notes were lost, `locations` has all checkpoints; `delete` and `orphans`: what may be deleted; `background`: for
+        a sweep that no person started."""
         if grace < 0:
             raise InvalidArgumentError("the grace period is negative; give zero or more")
         self._root = root
@@ -187,29 +206,37 @@ class Collector:
         self._all_given = all_given
         self._delete = delete
         self._orphans = orphans
+        self._background = background
         self.unknown: tuple[Entry, ...] = ()
         """Objects outside of all folders of states."""
 
     def run(self) -> list[FolderReport]:
         """One collection: a report for each folder."""
         given = self._given_locations()
-        listed, foreign = self._root.survey("")
-        folders, states, self.unknown = _folders([row for row in listed if not _is_of_a_root(row[0])])  # both sorted
-        self.unknown += _foreign(foreign)
+        background = self._background
+        listed, foreign = self._root.survey("" if background is None else background.only)
+        if background is not None and _was_swept(listed, self._clock(), background.pause):
+            return []
+        folders, states, self.unknown = states_below([row for row in listed if not is_of_a_root(row[0])])  # both sorted
+        self.unknown += foreign_entries(foreign)
+        own = states
+        if background is not None:  # what is inside its folder may be another state's
+            folders = [folder for folder in folders if folder.startswith(f"{background.only}/")]
+            own = [state for state in states if state == background.only]
         by_query: dict[str, list[str]] = {}
         for folder in folders:
             by_query.setdefault(folder.split("/", 1)[0], []).append(folder)
         notes = self._notes(by_query, given)
         reports = []
-        for name in states:
+        for name in own:
             store, read_started = self._root.child(name), self._clock()
             query = dataclasses.replace(self._embedded_query(store), read_started=read_started)
             reports += self._collect(query, [_Folder(name, store, query, states)])
-        for name, own in by_query.items():
+        for name, folders in by_query.items():
             read_started = self._clock()
             query = dataclasses.replace(self._remembered(name, notes[name]), read_started=read_started)
             reports += self._collect(
-                query, [_Folder(folder, self._root.child(folder), query, states) for folder in own]
+                query, [_Folder(folder, self._root.child(folder), query, states) for folder in folders]
             )
         return reports
 
@@ -265,6 +292,8 @@ class Collector:
     def _query(self, query: str, noted: Known) -> _Query:
         if noted.lost is not None:
             return _Query(noted, skip_reason=noted.loss())
+        if noted.unnamed and self._background is not None:
+            return _Query(noted, skip_reason=_UNNAMED)
         if not noted.checkpoints and not noted.gone:
             return _Query(
                 skip_reason="this query's checkpoint is unknown: name it with --checkpoint, once with --delete"
@@ -291,7 +320,7 @@ class Collector:
         for location, other in elsewhere.items():
             if other is not None:
                 skip_reason = f"the checkpoint at {location} is of another query, {other}; {_if_gone(location)}"
-            elif found:
+            elif found or self._background is not None:
                 skip_reason = f"a copy of its checkpoint is not at {location} any more; {_if_gone(location)}"
         return _Query(noted, tuple(found), tuple(handles.values()), orphan=not found, skip_reason=skip_reason)
 
@@ -341,10 +370,11 @@ class Collector:
             # 3. ages are measured by the clock that dates the objects
             known.write(folder.store, folder.state)
             folder.store.write(probe, b"fastchangelog")
+            _internal.failpoint("sweep.probed")
         listed, foreign = folder.store.survey("")
-        own = [row for row in listed if not (row[0].startswith(folder.inner) or _is_of_a_root(row[0]))]
+        own = [row for row in listed if not (row[0].startswith(folder.inner) or is_of_a_root(row[0]))]
         folder.listing = tuple(Entry(n, size, t, _internal.object_type(n)) for n, size, t in own if n != probe)
-        folder.listing += _foreign(foreign)
+        folder.listing += foreign_entries(foreign)
         if deletes:
             folder.store.delete(probe)
             stamped = [modified for name, _, modified in listed if name == probe]
@@ -354,7 +384,7 @@ class Collector:
                     "again later"
                 )
             folder.now = stamped[0]
-        hidden = next((e for e in _foreign(foreign) if e.name.split("/", 1)[0] in _OWN_FOLDERS), None)
+        hidden = next((e for e in foreign_entries(foreign) if e.name.split("/", 1)[0] in _OWN_FOLDERS), None)
         if hidden is not None:
             raise StoreError(f"{hidden.name} belongs to the state, and {hidden.why}")
         # Only a duration comes from this machine's clock: it is right even if the clock is not.
@@ -401,11 +431,15 @@ class Collector:
         now_known = known.read(store).known
         if now_known.lost is not None:
             raise StoreError(f"while this sweep ran, {now_known.lost}: sweep again")
+        if now_known.unnamed and self._background is not None:
+            raise StoreError(_UNNAMED)
         others = now_known.missing_in(state.checkpoints)
         if others:
             known.write(store, (folder.query.known | now_known).state(state))
             raise StoreError(f"another sweep has learned of a checkpoint at {others[0]} meanwhile; sweep again")
+        _internal.failpoint("sweep.planned")
         store.write(GC_STATE, dataclasses.replace(state, unreachable_since=decided.unreachable_since).to_bytes())
+        _internal.failpoint("sweep.noted")
         done: list[Entry] = []
 
         def delete(entry: Entry) -> Entry:
@@ -417,46 +451,22 @@ class Collector:
                 done.extend(in_parallel(delete, group))
         finally:
             folder.report.deleted = tuple(done)
+        _internal.failpoint("sweep.deleted")
         gone = {entry.name for entry in done}
         if gone and GC_STATE not in gone:
             left = {name: since for name, since in decided.unreachable_since.items() if name not in gone}
             store.write(GC_STATE, dataclasses.replace(state, unreachable_since=left).to_bytes())
 
 
+def _was_swept(listed: Sequence[tuple[str, int, float]], now: float, pause: float) -> bool:
+    """True if a sweep noted its end within `pause`. A time that is still to come tells nothing: a sweep too many is
+    better than none."""
+    marks = [modified for name, _, modified in listed if name.rpartition("/")[2] == GC_STATE]
+    return any(now - pause < modified <= now for modified in marks)
+
+
 def _if_gone(location: str) -> str:
     return f"if this one was removed for good, sweep once with --gone {location} --delete"
-
-
-def _foreign(found: Mapping[str, str]) -> tuple[Entry, ...]:
-    """Foreign entries that can be neither read nor named."""
-    return tuple(Entry(name, 0, 0.0, None, why) for name, why in sorted(found.items()))
-
-
-def _is_of_a_root(name: str) -> bool:
-    """True for the note that a root's store creates objects conditionally: it belongs to no state, and stays."""
-    return _internal.object_type(name.rpartition("/")[2]) == CREATES
-
-
-def _folders(listed: Sequence[tuple[str, int, float]]) -> tuple[list[str], list[str], tuple[Entry, ...]]:
-    """The folders of queries' states under a root, those of embedded states at any depth, and the objects in none."""
-    states = {found for name, _, _ in listed if (found := checkpoint_log.state_of(name)) is not None}
-    by_folder: dict[str, list[tuple[str, int, float]]] = {}
-    outside = []
-    for name, size, modified in listed:
-        parts = name.split("/")
-        if states and any("/".join(parts[:depth]) in states for depth in range(1, len(parts))):
-            continue
-        if len(parts) > 2:
-            by_folder.setdefault("/".join(parts[:2]), []).append(("/".join(parts[2:]), size, modified))
-        else:
-            outside.append(Entry(name, size, modified, None))
-    folders = set()
-    for folder, rows in by_folder.items():
-        if any(_internal.object_type(name) for name, _, _ in rows):
-            folders.add(folder)
-        else:
-            outside += [Entry(f"{folder}/{name}", size, modified, None) for name, size, modified in rows]
-    return sorted(folders), sorted(states), tuple(outside)
 
 
 def _parse_note(meta: bytes) -> dict[str, Any]:

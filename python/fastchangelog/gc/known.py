@@ -1,6 +1,7 @@
-"""The locations of a query's checkpoint, as sweeps were told of them.
+"""The locations of a query's checkpoint, as sweeps were told of them and as the query's starts registered them.
 
-Owns: the two notes that keep them, the rules by which they are known, forgotten and lost.
+Owns: the two notes that keep the former, reading the notes of starts, the rules by which locations are known,
+forgotten and lost.
 Does not own: what is at a location (`checkpoints.handles`), what is deleted (`gc.plan`), when notes are written
 (`gc.collector`).
 
@@ -8,18 +9,22 @@ Invariants:
 1. a location that a sweep with `delete` was told of counts until a person says that it is gone;
 2. the sweep's own note is written before its copy. So a copy without the note shows that the note was lost;
 3. after a loss nothing is known in full: everything of the query waits until a person has named all locations;
-4. a location counts if any note says so: two sweeps at once, or one that ended in between, forget none.
+4. a location counts if any note says so: two sweeps at once, or one that ended in between, forget none;
+5. a start that names no checkpoint stops sweeps without a person, until a person has named all locations.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from fastchangelog.errors import FastChangelogError, InvalidArgumentError
+from fastchangelog import _internal
+from fastchangelog.errors import CorruptDataError, FastChangelogError, InvalidArgumentError
 from fastchangelog.gc.plan import GcState
-from fastchangelog.layout import GC_CHECKPOINTS, GC_STATE
+from fastchangelog.layout import GC_CHECKPOINTS, GC_STATE, STARTS
 
 __all__ = ["Known", "NoteFolder", "Noted", "QueryNotes", "forget", "read", "write"]
 
@@ -42,13 +47,16 @@ class Known:
     gone: tuple[str, ...] = ()
     """Locations that a person declared gone for good."""
     lost: str | None = None
-    """The note that was lost, and how that shows; None when both notes are as they were written."""
+    """The note that was lost, and how that shows; None when all notes are as they were written."""
+    unnamed: bool = False
+    """True if the query has started from a checkpoint that its tasks did not know."""
 
     def __or__(self, other: Known) -> Known:
         checkpoints = _distinct((*self.checkpoints, *other.checkpoints))
         gone = _distinct((*self.gone, *other.gone))
         there = set(map(same_place, checkpoints))
-        return Known(checkpoints, tuple(at for at in gone if same_place(at) not in there), self.lost or other.lost)
+        still_gone = tuple(at for at in gone if same_place(at) not in there)
+        return Known(checkpoints, still_gone, self.lost or other.lost, self.unnamed or other.unnamed)
 
     def with_given(self, given: Iterable[str]) -> Known:
         """With more locations, which are not gone: it was told otherwise."""
@@ -59,12 +67,20 @@ class Known:
         named = {same_place(at) for at in gone}
         left = tuple(at for at in self.checkpoints if same_place(at) not in named)
         taken = tuple(at for at in self.checkpoints if at not in left)
-        return Known(left, _distinct((*self.gone, *taken)), self.lost)
+        return dataclasses.replace(self, checkpoints=left, gone=_distinct((*self.gone, *taken)))
 
     def missing_in(self, checkpoints: Iterable[str]) -> tuple[str, ...]:
         """The known locations that are not among `checkpoints`."""
         places = set(map(same_place, checkpoints))
         return tuple(at for at in self.checkpoints if same_place(at) not in places)
+
+    def says(self, other: Known) -> bool:
+        """True if `other` tells nothing new: equal locations, and no doubt of this one is settled there."""
+        same = all(
+            set(map(same_place, ours)) == set(map(same_place, theirs))
+            for ours, theirs in ((self.checkpoints, other.checkpoints), (self.gone, other.gone))
+        )
+        return same and (self.lost is None or other.lost is not None) and (other.unnamed or not self.unnamed)
 
     def loss(self) -> str:
         """The loss and its remedy."""
@@ -76,7 +92,7 @@ class Known:
 
     def all_named(self) -> Known:
         """After a person has named all locations: no note is missed any more."""
-        return dataclasses.replace(self, lost=None)
+        return dataclasses.replace(self, lost=None, unnamed=False)
 
     def state(self, state: GcState) -> GcState:
         """The note `state` with these locations."""
@@ -100,10 +116,12 @@ class Noted:
     known: Known
     is_complete: bool
     """True if the copy of the locations is there."""
+    starts: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    """The notes of starts that count, and the location in each; None for one that is unknown or damaged."""
 
 
 def read(folder: NoteFolder) -> Noted:
-    """The sweep's note in a folder, and the locations that it and its copy hold."""
+    """The sweep's note in a folder, and the locations that it, its copy and the notes of starts hold."""
     found: dict[str, GcState] = {}
     lost = None
     for name in (GC_CHECKPOINTS, GC_STATE):
@@ -115,10 +133,31 @@ def read(folder: NoteFolder) -> Noted:
                 lost = f"{GC_STATE} is gone"
         except ValueError as error:
             lost = f"{name} cannot be read ({error})"
-    known = Known(lost=lost)
+    starts, registered = _starts(folder)
+    known = dataclasses.replace(registered, lost=lost or registered.lost)
     for state in found.values():
         known |= Known(state.checkpoints, state.gone)
-    return Noted(found.get(GC_STATE, GcState()), known, GC_CHECKPOINTS in found)
+    return Noted(found.get(GC_STATE, GcState()), known, GC_CHECKPOINTS in found, starts)
+
+
+def _starts(folder: NoteFolder) -> tuple[dict[str, str | None], Known]:
+    """The notes of starts, and what they say together."""
+    starts: dict[str, str | None] = {}
+    lost, unnamed = None, False
+    for number in itertools.count():
+        name = f"{STARTS}/{number:020d}"
+        data = folder.read(name)
+        if data is None:
+            break
+        try:
+            start = json.loads(_internal.start_note_json(name, data))
+        except CorruptDataError as error:
+            starts[name], lost = None, f"{name} cannot be read ({error})"
+            continue
+        if not start["gone"]:
+            starts[name] = start["checkpoint"]
+            unnamed = unnamed or start["checkpoint"] is None
+    return starts, Known(_distinct(at for at in starts.values() if at is not None), (), lost, unnamed)
 
 
 def write(folder: NoteFolder, state: GcState) -> None:
@@ -148,9 +187,17 @@ class QueryNotes:
     def remember(self, is_ours: Callable[[NoteFolder], bool]) -> None:
         """Writes what is known into the folders that are ours and say less."""
         for folder, noted in self._read if self.known.lost is None else ():
-            is_new = self.known != noted.known or (not noted.is_complete and self.known != Known())
-            if is_new and is_ours(folder):
+            is_copied = noted.is_complete or not (self.known.checkpoints or self.known.gone)
+            if not (is_copied and noted.known.says(self.known)) and is_ours(folder):
                 write(folder, self.known.state(noted.state))
+                self._take_back(folder, noted.starts)
+
+    def _take_back(self, folder: NoteFolder, starts: Mapping[str, str | None]) -> None:
+        """Makes the notes of starts say what a person has said: that a location is gone, or that all are named."""
+        gone = set(map(same_place, self.known.gone))
+        for name, at in starts.items():
+            if same_place(at) in gone if at is not None else not self.known.unnamed:
+                folder.write(name, _internal.start_note(at, True))
 
 
 def forget(found: Mapping[str, QueryNotes], location: str, there: str | None) -> None:

@@ -34,6 +34,7 @@ from fastchangelog.layout import (
     PROBE,
     SEGMENT_INDEX,
     SNAPSHOT,
+    STARTS,
     TABLE,
 )
 
@@ -289,7 +290,7 @@ def plan(given: GcInput, unreachable_since: Mapping[str, float], now: float, gra
     keep((e.name for e in given.listing if e.kind == CHECKPOINT_LOG), "reachable")
     keep(_adoptable(given), "adoptable")
     keep((e.name for e in given.listing if e.kind not in (None, "note") and e.modified > edge), "young")
-    notes = {e.name for e in given.listing if e.name in _NOTES}
+    notes = {e.name for e in given.listing if _goes_with_folder(e)}
     notes |= {e.name for e in given.listing if e.kind == "note" and e.modified > edge}
     rest = [e for e in given.listing if e.kind is not None and e.name not in kept and e.name not in notes]
     delete, waiting, since = _expired(rest, unreachable_since, now, grace)
@@ -348,6 +349,10 @@ def misfit(handles: Iterable[HandleRefs], listings: Sequence[set[str]], operator
             "missing, or a folder was left by a start that failed under another name; remove such a folder"
         )
     return None
+
+
+def _goes_with_folder(entry: Entry) -> bool:
+    return entry.name in _NOTES or (_published(entry, "note") and entry.name.startswith(f"{STARTS}/"))
 
 
 def _published(entry: Entry, kind: str) -> bool:

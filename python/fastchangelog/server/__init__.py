@@ -1,7 +1,7 @@
 """The state server: one process per Spark executor, started by the first task that needs it.
 
 Owns: the names that the Spark side uses. Does not own: the client (`client`), the process (`process`), when it ends
-(`shutdown`), its files (`paths`), its memory budget (`memory`), its systems (`platform`).
+(`shutdown`), its sweeps (`sweeper`), its files (`paths`), its memory budget (`memory`), its systems (`platform`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process of the state server: `python -m fastchangelog.server.process SETTINGS`.
 
 Owns: the process from its start to its end: locks, signals, the watch loop.
-Does not own: the reasons to exit (`server.shutdown`), sessions, shards and their materialization (Rust), the server's
-files (`server.paths`).
+Does not own: the reasons to exit (`server.shutdown`), sessions, shards and their materialization (Rust), sweeps
+(`server.sweeper`), the server's files (`server.paths`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fastchangelog.server.client import START_POLL, is_answering
 from fastchangelog.server.jvm import Jvm
 from fastchangelog.server.paths import MARKER, ServerPaths
 from fastchangelog.server.shutdown import ShutdownPolicy
+from fastchangelog.server.sweeper import server_sweeper
 
 __all__ = ["main"]
 
@@ -185,10 +186,13 @@ def _watch(settings: ProcessSettings, server: _internal.Server, announce: Callab
         stop_requested=lambda: stop_requested.is_set() or server.shutdown_requested(),
     )
     server.maintain()
+    sweeper = server_sweeper(server, paths.data_dir)
+    sweeper.start()
     announce()
     while (reason := policy.reason()) is None:
         poller.poll(POLL_INTERVAL * 1000)
     server.log("INFO", "ending", {"reason": reason})
+    sweeper.stop()
     application_stopped = not (paths.data_dir / MARKER).exists()
     ended = server.stop(STOP_TIMEOUT)
     shutil.rmtree(paths.data_dir, ignore_errors=True)

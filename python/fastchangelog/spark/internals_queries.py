@@ -1,8 +1,8 @@
 """Private parts of PySpark's streaming queries: their start, the facts that their tasks are told, and the functions of
 `foreachBatch`.
 
-Owns: the listener of starting queries, the settings that name a query, its run and its batch in the query's own
-session, the check that a function of `foreachBatch` has read its batch to the end.
+Owns: the listener of starting queries, the settings that name a query, its run, its checkpoint and its batch in the
+query's own session, the check that a function of `foreachBatch` has read its batch to the end.
 Does not own: all other private parts of PySpark (`internals`), which queries are refused (`starts`), how tasks read the
 settings (`task`).
 Tested per Spark version.
@@ -166,8 +166,10 @@ def _name_query(execution: Any) -> None:
     """Writes what tasks must know of the query into its own session."""
     conf = execution.sparkSessionForStream().conf()
     conf.unset(task.BATCH)  # of a query whose function of `foreachBatch` starts this one
+    conf.unset(task.CHECKPOINT)
     conf.set(task.QUERY, str(execution.id().toString()))
     conf.set(task.RUN, str(execution.runId().toString()))
+    conf.set(task.CHECKPOINT, str(execution.resolvedCheckpointRoot()))
     try:
         conf.set(task.FIRST_BATCH, str(_first_batch(execution)))
     except Exception as error:  # then a worker takes the first batch that it sees for the first one

@@ -14,7 +14,7 @@ import itertools
 import json
 import operator as operators
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import InternalError, InvalidArgumentError
 from fastchangelog.hidden import Hidden
+from fastchangelog.options import refuse_secrets
 from fastchangelog.spark import settings, task
 from fastchangelog.spark.renewal import CredentialRenewal, credentials
 from fastchangelog.spark.shard_ids import shard_of_id
@@ -39,6 +40,7 @@ __all__ = [
     "batch_number",
     "batch_request",
     "by_shard",
+    "checkpoint_location",
     "open_request",
     "renewed_request",
     "run_once",
@@ -110,7 +112,23 @@ def open_request(operator: OperatorConfig, shard_id: int, handle: str | None) ->
         why = _ON_CONNECT if operator.connect else task.OTHER_THREAD
         raise InvalidArgumentError(f"this task belongs to no streaming query, so its state has no place: {why}")
     batch = batch_number(this.batch, handle)
-    return _request(operator, shard_id, query_id=this.query, batch=batch, handle=handle, ephemeral=False)
+    checkpoint = checkpoint_location(task.local_property, operator.options)
+    return _request(
+        operator, shard_id, query_id=this.query, batch=batch, handle=handle, checkpoint=checkpoint, ephemeral=False
+    )
+
+
+def checkpoint_location(property_of: Callable[[str], str | None], options: Mapping[str, str]) -> str:
+    """The location of the query's checkpoint, which its state's folder keeps for sweeps; empty if it is unknown.
+
+    A location with a secret in it is kept nowhere.
+    """
+    location = property_of(task.CHECKPOINT) or options.get("checkpoint_location", "")
+    try:
+        refuse_secrets("the checkpoint", location)
+    except InvalidArgumentError:
+        return ""
+    return location
 
 
 def batch_number(batch: int | None, handle: str | None) -> int:

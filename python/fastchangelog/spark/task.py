@@ -26,6 +26,7 @@ from fastchangelog.spark.worker_socket import acknowledge
 __all__ = [
     "BATCH",
     "BATCH_ID",
+    "CHECKPOINT",
     "FIRST_BATCH",
     "OTHER_THREAD",
     "QUERY",
@@ -48,6 +49,8 @@ QUERY = "spark.sql.fastchangelog.query"
 RUN = "spark.sql.fastchangelog.run"
 #: The first batch of the run.
 FIRST_BATCH = "spark.sql.fastchangelog.firstBatch"
+#: The location of the query's checkpoint, as Spark resolves it.
+CHECKPOINT = "spark.sql.fastchangelog.checkpoint"
 #: The batch that a function of `foreachBatch` has in hand.
 BATCH = "spark.sql.fastchangelog.batch"
 

@@ -27,6 +27,15 @@ pub enum Restoring {
     Lazy,
 }
 
+/// Who sweeps a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sweeping {
+    /// The query itself, or the program that has the state open.
+    Auto,
+    /// Only the command.
+    Off,
+}
+
 /// The scope in which an option has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -101,6 +110,7 @@ macro_rules! options {
     (@type text) => { String };
     (@type compression) => { Option<Compression> };
     (@type restoring) => { Restoring };
+    (@type sweeping) => { Sweeping };
     (@scope process) => { Scope::Process };
     (@scope query) => { Scope::Query };
     (@scope embedded) => { Scope::Embedded };
@@ -120,7 +130,7 @@ options! {
     /// How long a commit waits for other open sessions to share its log object.
     persist_delay: duration = "500ms" in [query, changelog = "10ms"],
     /// A batch of change sets is uploaded at once when it reaches this size.
-    persist_size_threshold: size = "16MiB" in [query, embedded, changelog = "10MiB"],
+    persist_size_threshold: size = "16MiB" in [query, embedded, changelog = "10MiB"] tuning,
     /// A writer of a plain changelog uploads its active change set once it reaches this size, without waiting for a
     /// checkpoint.
     preemptive_persist_threshold: size = "5MiB" in [changelog],
@@ -147,7 +157,7 @@ options! {
     /// Sync `file://` objects to disk before they count as durable.
     file_sync: flag = "true" in [query, embedded, changelog],
     /// Keep a local copy of uploaded objects for recovery on the same machine (never for `file://`).
-    local_recovery: flag = "true" in [query, embedded, changelog],
+    local_recovery: flag = "true" in [query, embedded, changelog] tuning,
     /// Bytes of local copies and downloads kept on the executor's disk.
     cache_size: size = "10GiB" in [process, query, embedded, changelog],
     /// When a restored shard serves its first batch. eager: when its state is in the hot tier, if it fits there. lazy: when its files are on the local disk; the hot tier is loaded after the batch, in the background.
@@ -161,7 +171,7 @@ options! {
     /// Materialize when the log since the snapshot exceeds this multiple of the state's size.
     materialization_log_ratio: ratio = "4.0" in [query, embedded],
     /// Materialize when the log since the snapshot has this many change sets: each is a request of a restore, and a handle names them all; 0 = no bound.
-    materialization_segments: count = "1000" in [query, embedded],
+    materialization_segments: count = "1000" in [query, embedded] tuning,
     /// Materialize when replaying the log since the snapshot would take about this long, at the speed that this server last replayed with.
     materialization_replay_time: duration = "30s" in [query, embedded] tuning,
     /// Failures in a row that a materialization may have before the job fails.
@@ -170,6 +180,12 @@ options! {
     incremental: flag = "true" in [query, embedded] tuning,
     /// The shortest grace period of a sweep of this state. A server counts on no object in the bucket that it last knew to be needed longer ago than half of this, and abandons a snapshot whose upload takes longer. The state's folder keeps the longest value that was ever set, and a sweep obeys it; at least 1m.
     sweep_grace: duration = "1d" in [query],
+    /// Who deletes objects that no checkpoint needs. auto: the query itself, or the program that has the embedded state open, in the background. off: only `fastchangelog sweep`.
+    sweep: sweeping = "auto" in [query, embedded],
+    /// Time between two background sweeps of a state; at least 1s.
+    sweep_interval: duration = "1h" in [query, embedded],
+    /// The query's checkpoint location, for its background sweeps. Only Spark Connect needs it: it does not show the location.
+    checkpoint_location: text = "" in [query],
     /// RocksDB files of a snapshot smaller than this share an object, up to 16MiB together; 0 = none does.
     snapshot_pack_below: size = "1MiB" in [query, embedded] tuning,
     /// Bytes per second that uploads of snapshots may take in one state server; 0 = no bound. Log objects and all reads are never held back.
@@ -217,7 +233,7 @@ impl Options {
 }
 
 mod parse {
-    use super::{Compression, Duration, Error, Restoring, Result};
+    use super::{Compression, Duration, Error, Restoring, Result, Sweeping};
 
     fn bad(name: &str, value: &str, want: &str) -> Error {
         super::refused(name, format!("option `{name}` = `{value}` is not {want}"))
@@ -285,6 +301,14 @@ mod parse {
             "eager" => Ok(Restoring::Eager),
             "lazy" => Ok(Restoring::Lazy),
             _ => Err(bad(name, value, "eager or lazy")),
+        }
+    }
+
+    pub fn sweeping(name: &str, value: &str) -> Result<Sweeping> {
+        match value.trim().to_ascii_lowercase().as_str() {
+            "auto" => Ok(Sweeping::Auto),
+            "off" => Ok(Sweeping::Off),
+            _ => Err(bad(name, value, "auto or off")),
         }
     }
 
@@ -372,6 +396,9 @@ impl Options {
         }
         if self.sweep_grace < Duration::from_mins(1) {
             return Err(refused("sweep_grace", "option `sweep_grace` must be at least 1m"));
+        }
+        if self.sweep_interval < Duration::from_secs(1) {
+            return Err(refused("sweep_interval", "option `sweep_interval` must be at least 1s"));
         }
         if self.worker_memory < 1 << 20 {
             return Err(refused("worker_memory", "option `worker_memory` must be at least 1MiB"));

@@ -88,6 +88,14 @@ fn memory_of_a_worker_below_a_megabyte_is_refused() {
 }
 
 #[test]
+fn who_sweeps_and_how_often_is_checked() {
+    assert_eq!(Options::default().sweep, Sweeping::Auto);
+    assert_eq!(one("sweep", "OFF").unwrap().sweep, Sweeping::Off);
+    assert!(one("sweep", "on").unwrap_err().message().contains("auto or off"));
+    assert!(one("sweep_interval", "999ms").unwrap_err().message().contains("`sweep_interval` must be at least 1s"));
+}
+
+#[test]
 fn unknown_names_give_the_nearest() {
     let text = one("memory_budgets", "1").unwrap_err().to_string();
     assert!(text.contains("`memory_budget`"), "{text}");

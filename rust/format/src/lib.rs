@@ -65,7 +65,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use handle::{decode_handle, decode_segment_index, encode_handle, encode_segment_index};
 pub use head::{Head, decode_head, encode_head};
 pub use manifest::{Manifest, ManifestFile, PackedPart, decode_manifest, encode_manifest};
-pub use note::{FolderNote, MAX_NOTE, decode_note, encode_note};
+pub use note::{FolderNote, MAX_NOTE, StartNote, decode_note, decode_start, encode_note, encode_start};
 pub use object::{FILE_HEADER_LEN, decode_file, file_footer, file_header};
 pub use savepoint_manifest::{decode_savepoint, encode_savepoint};
 pub use segment::{check_records, decode_set, decode_set_range, encode_set};

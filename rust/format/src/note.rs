@@ -1,7 +1,8 @@
 //! The note of a state's folder: JSON for people, with a checksum.
 //!
-//! Owns: its fields, its layout and its checksum. Python reads it through this file, too.
-//! Does not own: its name (`store::paths`), the time of its writing, and the checks against it (`engine`).
+//! Owns: its fields, its layout and its checksum, and those of the notes beside it that register checkpoints. Python
+//! reads both through this file, too.
+//! Does not own: their names (`store::paths`), the time of their writing, and the checks against them (`engine`).
 //!
 //! The checksum is the CRC-32C of the note without the checksum, as compact JSON with sorted names. Reindenting a note
 //! keeps it valid; editing its content does not.
@@ -9,6 +10,7 @@
 use super::wire::crc32c;
 use crate::error::{Error, Result};
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -38,8 +40,37 @@ pub struct FolderNote {
     pub start_from: Option<(String, String)>,
 }
 
-/// The bytes of a note.
+/// A checkpoint that a query has started from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartNote {
+    /// Its location, as Spark resolves it; none if the query's tasks did not know it.
+    pub checkpoint: Option<String>,
+    /// True once a person has said that it is gone for good.
+    #[serde(default)]
+    pub gone: bool,
+}
+
+/// The bytes of a folder's note.
 pub fn encode_note(note: &FolderNote) -> Result<Bytes> {
+    encode(note)
+}
+
+/// The bytes of the note of a start.
+pub fn encode_start(note: &StartNote) -> Result<Bytes> {
+    encode(note)
+}
+
+/// The folder's note that is the object `object`.
+pub fn decode_note(object: &str, bytes: &[u8]) -> Result<FolderNote> {
+    decode(object, bytes)
+}
+
+/// The note of a start that is the object `object`.
+pub fn decode_start(object: &str, bytes: &[u8]) -> Result<StartNote> {
+    decode(object, bytes)
+}
+
+fn encode<T: Serialize>(note: &T) -> Result<Bytes> {
     let Value::Object(mut fields) = serde_json::to_value(note).map_err(Error::internal)? else {
         return Err(Error::internal("a note that is no object"));
     };
@@ -50,8 +81,7 @@ pub fn encode_note(note: &FolderNote) -> Result<Bytes> {
     Ok(text.into())
 }
 
-/// The note that is the object `object`.
-pub fn decode_note(object: &str, bytes: &[u8]) -> Result<FolderNote> {
+fn decode<T: DeserializeOwned>(object: &str, bytes: &[u8]) -> Result<T> {
     let corrupt = |what: &str| Error::corrupt(object, 0, what);
     if bytes.len() as u64 > MAX_NOTE {
         return Err(corrupt(&format!("it has {} bytes, which no note has", bytes.len())));

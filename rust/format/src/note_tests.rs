@@ -28,6 +28,19 @@ fn a_note_is_read_as_it_was_written_and_can_be_read_by_people() {
 }
 
 #[test]
+fn a_note_of_a_start_is_read_as_it_was_written() {
+    for checkpoint in [None, Some("s3a://b/checkpoint ä".to_owned())] {
+        for gone in [false, true] {
+            let start = StartNote { checkpoint: checkpoint.clone(), gone };
+            let bytes = encode_start(&start).unwrap();
+            assert_eq!(decode_start(NAME, &bytes).unwrap(), start);
+            let damaged = std::str::from_utf8(&bytes).unwrap().replace("\"gone\"", "\"none\"");
+            assert_eq!(decode_start(NAME, damaged.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+}
+
+#[test]
 fn a_note_that_was_indented_anew_is_good() {
     let bytes = encode_note(&note()).unwrap();
     let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();

@@ -265,9 +265,12 @@ pub fn savepoint(bytes: &[u8]) -> bool {
     round_trip(bytes, |bytes| decode_savepoint(NAME, bytes), encode_savepoint, |_| ())
 }
 
-/// A folder's note.
+/// A folder's note, or that of a start.
 pub fn note(bytes: &[u8]) -> bool {
     both(bytes, fix_note, |bytes| {
+        if let Some(start) = decoded(bytes.len() as u64, || decode_start(NAME, bytes)) {
+            assert_eq!(again(decode_start(NAME, &again(encode_start(&start)))), start);
+        }
         let note = decoded(bytes.len() as u64, || decode_note(NAME, bytes))?;
         let written = again(encode_note(&note));
         assert_eq!(again(decode_note(NAME, &written)), note);

@@ -70,6 +70,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::Server>()?;
     module.add_function(wrap_pyfunction!(handle::handle_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::folder_note_json, module)?)?;
+    module.add_function(wrap_pyfunction!(store::start_note, module)?)?;
+    module.add_function(wrap_pyfunction!(store::start_note_json, module)?)?;
     module.add_function(wrap_pyfunction!(store::head_json, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::metrics_table, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::process_metrics, module)?)?;

@@ -11,6 +11,9 @@ use std::time::Duration;
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct Server(ProcessBound<fastchangelog_server::Server>);
 
+type Texts = BTreeMap<String, String>;
+type SweptRow = (String, String, String, Texts, Texts);
+
 const SERVER: &str = "server";
 
 #[pymethods]
@@ -24,6 +27,27 @@ impl Server {
         detached(py, |_| {
             serde_json::to_string(&self.0.get(SERVER)?.shards())
                 .map_err(|e| Error::internal(format!("shards: {e}")).with_source(e))
+        })
+    }
+
+    /// Root, query, name, options and storage options of each state that this server sweeps. The last hold credentials.
+    fn swept_states(&self, py: Python<'_>) -> PyResult<Vec<SweptRow>> {
+        let found = detached(py, |_| Ok(self.0.get(SERVER)?.swept_states()))?;
+        Ok(found.into_iter().map(|s| (s.root, s.query_id, s.name, s.options, s.storage_options)).collect())
+    }
+
+    fn count_sweep(
+        &self,
+        py: Python<'_>,
+        deleted: u64,
+        deleted_bytes: u64,
+        waiting: u64,
+        requests: u64,
+        in_doubt: bool,
+    ) -> PyResult<()> {
+        detached(py, |_| {
+            self.0.get(SERVER)?.counters().count_sweep(deleted, deleted_bytes, waiting, requests, in_doubt);
+            Ok(())
         })
     }
 

@@ -217,6 +217,19 @@ impl LocalState {
         Ok(())
     }
 
+    fn count_sweep(
+        &self,
+        py: Python<'_>,
+        deleted: u64,
+        deleted_bytes: u64,
+        waiting: u64,
+        requests: u64,
+        in_doubt: bool,
+    ) -> PyResult<()> {
+        self.here(py)?.metrics().count_sweep(deleted, deleted_bytes, waiting, requests, in_doubt);
+        Ok(())
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         detached(py, |_| {
             // A forked child has none of the threads that a close would wait for.

@@ -4,7 +4,10 @@
 use crate::detached::{ProcessBound, detached, raise};
 use fastchangelog_core::shard::savepoint::attended;
 use fastchangelog_format::config::Options;
-use fastchangelog_format::{Error, Result, decode_head, decode_manifest, decode_note, decode_segment_index};
+use fastchangelog_format::{
+    Error, Result, StartNote, decode_head, decode_manifest, decode_note, decode_segment_index, decode_start,
+    encode_start,
+};
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::{Listed, ObjectType, Store, head_number, is_creation_note, start_io_threads};
@@ -63,8 +66,20 @@ impl ObjectFolder {
         Ok(rows(self.run(py, |store| async move { store.list(prefix).await })?))
     }
 
-    fn survey(&self, py: Python<'_>, prefix: &str) -> PyResult<(Vec<(String, u64, f64)>, BTreeMap<String, String>)> {
-        let found = self.run(py, |store| async move { store.survey(prefix).await })?;
+    #[pyo3(signature = (prefix, most = None))]
+    fn survey(
+        &self,
+        py: Python<'_>,
+        prefix: &str,
+        most: Option<usize>,
+    ) -> PyResult<(Vec<(String, u64, f64)>, BTreeMap<String, String>)> {
+        let found = self.run(py, |store| async move {
+            let found = store.survey(prefix).await?;
+            match most.filter(|most| found.objects.len() > *most) {
+                Some(most) => Err(Error::store(format!("{} holds more than {most} objects", store.uri()))),
+                None => Ok(found),
+            }
+        })?;
         Ok((rows(found.objects), found.foreign))
     }
 
@@ -154,6 +169,23 @@ pub(crate) fn segment_index_json(py: Python<'_>, name: &str, data: &[u8]) -> PyR
 #[pyfunction]
 pub(crate) fn folder_note_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
     detached(py, |_| serde_json::to_string(&decode_note(name, data)?).map_err(Error::internal))
+}
+
+/// The bytes of the note of a start.
+#[pyfunction]
+pub(crate) fn start_note<'py>(
+    py: Python<'py>,
+    checkpoint: Option<String>,
+    gone: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = detached(py, |_| encode_start(&StartNote { checkpoint, gone }))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// The note of a start as JSON: `checkpoint`, which may be null, and `gone`.
+#[pyfunction]
+pub(crate) fn start_note_json(py: Python<'_>, name: &str, data: &[u8]) -> PyResult<String> {
+    detached(py, |_| serde_json::to_string(&decode_start(name, data)?).map_err(Error::internal))
 }
 
 /// A head of an embedded state as JSON.

@@ -6,7 +6,7 @@
 use crate::protocol::HandleBody;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::SchemaRef;
-use fastchangelog_core::engine::{Reply, StateCall};
+use fastchangelog_core::engine::{Reply, StateCall, SweptState};
 use fastchangelog_format::Result;
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
 use std::sync::Arc;
@@ -19,6 +19,10 @@ pub trait Backend: Send + Sync + 'static {
     fn renew(&self, renewal: &str) -> Result<()>;
     /// The live shards as JSON values; each has at least `id`, `query_id`, `name` and `shard`.
     fn shards(&self) -> Vec<serde_json::Value>;
+    /// The states that this server sweeps.
+    fn swept_states(&self) -> Vec<SweptState> {
+        Vec::new()
+    }
     /// Starts a materialization: the part that needs the shard. None when nothing changed since the last one.
     fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>>;
     /// The metrics, with gauges up to date.

@@ -8,7 +8,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::SchemaRef;
 use fastchangelog_core::engine::{
     Committed, Engine, MaterializeRun, OpenRequest, Operator, Renewal, Reply, ResultBatches, Session, ShardStatus,
-    StateCall, StateSession, format_handle,
+    StateCall, StateSession, SweptState, format_handle,
 };
 use fastchangelog_format::Result;
 use fastchangelog_store::metrics::{LabelledShard, SharedMetrics};
@@ -30,6 +30,10 @@ impl Backend for Engine {
 
     fn shards(&self) -> Vec<serde_json::Value> {
         Engine::shards(self).into_iter().filter_map(|status| serde_json::to_value(status).ok()).collect()
+    }
+
+    fn swept_states(&self) -> Vec<SweptState> {
+        Engine::swept_states(self)
     }
 
     fn begin_materialize(&self, shard: &str) -> Result<Option<Box<dyn MaterializeBackend>>> {

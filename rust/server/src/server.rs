@@ -12,9 +12,11 @@ use crate::platform::{Wake, peer_user};
 use crate::protocol::{self, Kind, write_frame};
 use crate::session;
 use crate::shared::{Connections, Shared};
+use fastchangelog_core::engine::SweptState;
 use fastchangelog_format::clock::SharedClock;
 use fastchangelog_format::{Error, ErrorKind, Result};
 use fastchangelog_store::failpoint::SharedFailpoints;
+use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::threads::{refused, spawn};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -100,6 +102,16 @@ impl Server {
     /// sessions that were refused because of its failure (`refused`).
     pub fn shards(&self) -> Vec<Value> {
         self.shared.shards()
+    }
+
+    /// See [`Backend::swept_states`].
+    pub fn swept_states(&self) -> Vec<SweptState> {
+        self.shared.backend.swept_states()
+    }
+
+    /// The instruments, for those who count.
+    pub fn counters(&self) -> SharedMetrics {
+        self.shared.metrics()
     }
 
     /// All metrics by name.

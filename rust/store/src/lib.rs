@@ -70,8 +70,9 @@ pub use claim::Claim;
 pub use env_vars::{is_secret, overlaid, split_credentials};
 pub use listing::Survey;
 pub use paths::{
-    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, SWEEP_CHECKPOINTS, SWEEP_MARK, head_name, head_number,
-    index_name, is_creation_note, log_name, manifest_name, object_type, pack_name, part_name, sst_name, state_folder,
+    FOLDER_META, ObjectType, SAVEPOINT, SAVEPOINT_CLAIM, STARTS, SWEEP_CHECKPOINTS, SWEEP_MARK, head_name, head_number,
+    index_name, is_creation_note, log_name, manifest_name, object_type, pack_name, part_name, sst_name, start_name,
+    state_folder,
 };
 pub use put::ChecksummedBytes;
 pub use scheme::schemes;

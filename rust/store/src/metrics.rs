@@ -182,6 +182,16 @@ impl Metrics {
         growing.filter_map(|(row, found)| Some((row.name, found.number()?.take_growth())))
     }
 
+    /// Counts a background sweep that has ended; `waiting` is the sum over the states that this engine sweeps.
+    pub fn count_sweep(&self, deleted: u64, deleted_bytes: u64, waiting: u64, requests: u64, in_doubt: bool) {
+        self.sweeps.add(1);
+        self.sweeps_in_doubt.add(in_doubt.into());
+        self.sweep_deleted.add(deleted);
+        self.sweep_deleted_bytes.add(deleted_bytes);
+        self.sweep_waiting.set(waiting);
+        self.sweep_requests.add(requests);
+    }
+
     /// Adds the values of another engine; without its gauges if it has ended.
     fn absorb(&self, other: &Self, ended: bool) {
         for ((row, into), (_, from)) in self.rows().zip(other.rows()) {
@@ -346,6 +356,18 @@ process {
     background_waits_micros: counter,
     /// Microseconds that materializations rested because batches run, summed.
     background_rests_micros: counter,
+    /// Background sweeps that ended.
+    sweeps: counter,
+    /// Background sweeps that kept everything of a state because they were in doubt.
+    sweeps_in_doubt: counter,
+    /// Objects that background sweeps deleted.
+    sweep_deleted: counter,
+    /// Bytes of the objects that background sweeps deleted.
+    sweep_deleted_bytes: counter,
+    /// Objects that the newest background sweeps found unreachable, and that wait for their grace period.
+    sweep_waiting: gauge,
+    /// Requests of background sweeps to the stores of states.
+    sweep_requests: counter,
     /// Downloads that the local cache answered.
     cache_hits: counter,
     /// Downloads that went to the store.
@@ -427,4 +449,19 @@ shard {
     /// Open sessions of the shard.
     shard_sessions,
 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn background_sweeps_are_counted() {
+        let metrics = Metrics::default();
+        metrics.count_sweep(3, 300, 7, 40, false);
+        metrics.count_sweep(0, 0, 5, 2, true);
+        assert_eq!((metrics.sweeps.get(), metrics.sweeps_in_doubt.get()), (2, 1));
+        assert_eq!((metrics.sweep_deleted.get(), metrics.sweep_deleted_bytes.get()), (3, 300));
+        assert_eq!((metrics.sweep_waiting.get(), metrics.sweep_requests.get()), (5, 42));
+    }
 }

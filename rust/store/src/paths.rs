@@ -9,6 +9,7 @@
 //! <root>/<query id>/<name>/base/<32 hex>       manifests of snapshots <root>/<query id>/<name>/index/<32 hex>
 //! lists of older segments <root>/.../probe/<32 hex>                    written and removed by a store check
 //! <root>/<query id>/<name>/_fastchangelog*.json   notes: the folder's owner, what the last sweep saw and was told
+//! <root>/<query id>/<name>/_fastchangelog-starts/<20 digits>   notes: a checkpoint that the query has started from
 //! <root>/<name>/head/<20 digits>               the checkpoints of an embedded state, by number
 //! <root>/_fastchangelog-creates-<8 hex>        the note that the root's store creates objects conditionally
 //! <savepoint>/part/<6 digits>                  entries of a canonical savepoint; a native one has copies by their
@@ -18,7 +19,7 @@
 //! Invariants:
 //! 1. names other than those of notes, heads and savepoints are random and never reused, so an object under a name just
 //!    drawn was written by the process that drew it;
-//! 2. only heads have predictable names, so they are claimed. They have no [`ObjectType`]: garbage collection must
+//! 2. only heads and notes of starts have predictable names, so they are claimed. Heads have no [`ObjectType`]: garbage collection must
 //!    never delete heads, because they are its roots.
 
 use fastchangelog_format::crc32c;
@@ -46,6 +47,14 @@ pub const FOLDER_META: &str = "_fastchangelog.json";
 pub const SWEEP_MARK: &str = "_fastchangelog-sweep.json";
 /// A copy of the locations of checkpoints in that note.
 pub const SWEEP_CHECKPOINTS: &str = "_fastchangelog-checkpoints.json";
+
+/// The folder of the notes of a query's starts, one for each checkpoint that it ever started from.
+pub const STARTS: &str = "_fastchangelog-starts";
+
+/// The name of the `number`-th of them. They are numbered without a gap, so no listing is needed to find them.
+pub fn start_name(number: u64) -> String {
+    format!("{STARTS}/{number:020}")
+}
 
 /// How the note begins that a store creates objects conditionally.
 const CREATION_NOTE: &str = "_fastchangelog-creates-";
@@ -124,7 +133,12 @@ pub fn head_name(number: u64) -> String {
 /// The number of a head's name; none for another name.
 pub fn head_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(HEADS)?.strip_prefix('/')?;
-    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+    is_number(digits).then(|| digits.parse().ok()).flatten()
+}
+
+/// True for the digits of a number in a name.
+fn is_number(digits: &str) -> bool {
+    digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// The folder of one stateful operator under the root that jobs share.
@@ -151,6 +165,7 @@ pub fn object_type(name: &str) -> Option<ObjectType> {
         "base" => (ObjectType::Manifest, file),
         "index" => (ObjectType::Index, file),
         "probe" => (ObjectType::Probe, file),
+        STARTS => return is_number(file).then_some(ObjectType::Note),
         _ => return None,
     };
     (hex.len() == 32 && hex.bytes().all(is_lower_hex)).then_some(kind)
@@ -172,6 +187,7 @@ mod tests {
             (FOLDER_META.to_owned(), ObjectType::Note),
             (SWEEP_MARK.to_owned(), ObjectType::Note),
             (SWEEP_CHECKPOINTS.to_owned(), ObjectType::Note),
+            (start_name(7), ObjectType::Note),
         ] {
             assert_eq!(object_type(&name), Some(kind), "{name}");
             assert_eq!(object_type(&format!("{name}#1")), Some(kind), "{name}");

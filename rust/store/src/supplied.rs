@@ -96,6 +96,11 @@ impl SuppliedCredentials {
         }
     }
 
+    /// The options of the newest set.
+    pub fn newest(&self) -> BTreeMap<String, String> {
+        self.sets.lock().newest.granted.options.clone()
+    }
+
     /// True when all sets have expired.
     pub fn have_expired(&self) -> bool {
         self.set().is_none()

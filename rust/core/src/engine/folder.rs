@@ -1,7 +1,7 @@
 //! The folders of states that this process works in: each with its store, its log and its credentials.
 //!
 //! Owns: one folder per root, query and name; its replacement when a query returns with other settings; when a folder
-//! is dropped.
+//! is dropped; what a sweep of a folder needs.
 //! Does not own: shards (`engine`), the content of a folder's note (`start`), the use of credentials (`store`).
 //!
 //! Invariants:
@@ -24,7 +24,8 @@ use fastchangelog_store::failpoint::SharedFailpoints;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::{Store, state_folder};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// Resources of the process that folders need.
@@ -56,6 +57,9 @@ pub(super) struct Folder {
     pub(super) start: OnceLock<Start>,
     /// Set once the note has at least the grace period of these options.
     pub(super) grace_noted: OnceLock<()>,
+    /// The checkpoints of this process's queries that notes of the folder register.
+    pub(super) registered: Mutex<BTreeSet<String>>,
+    key: Key,
     given: BTreeMap<String, String>,
     storage: BTreeMap<String, String>,
     credentials: Option<Arc<SuppliedCredentials>>,
@@ -95,6 +99,8 @@ impl Folder {
             options,
             start: OnceLock::new(),
             grace_noted: OnceLock::new(),
+            registered: Mutex::default(),
+            key: key_of(request),
             given,
             storage,
             credentials,
@@ -118,6 +124,14 @@ impl Folder {
         open(process, uri, &self.storage, self.credentials.as_ref(), &self.options)
     }
 
+    /// What a sweep of this folder needs.
+    pub(super) fn swept(&self) -> SweptState {
+        let (root, query_id, name) = self.key.clone();
+        let mut storage_options = self.storage.clone();
+        storage_options.extend(self.credentials.iter().flat_map(|credentials| credentials.newest()));
+        SweptState { root, query_id, name, options: self.given.clone(), storage_options }
+    }
+
     /// True when all supplied credentials have expired: until a session brings newer ones, no request succeeds.
     pub(super) fn is_locked_out(&self) -> bool {
         self.credentials.as_ref().is_some_and(|credentials| credentials.have_expired())
@@ -139,6 +153,32 @@ fn open(
 /// Root, query and name.
 type Key = (String, String, String);
 
+fn key_of(request: &OpenRequest) -> Key {
+    (request.root.clone(), request.query_id.clone(), request.name.clone())
+}
+
+/// A state whose shard 0 is here, as its query asked for it.
+#[derive(Clone)]
+pub struct SweptState {
+    /// As in the open request.
+    pub root: String,
+    /// As in the open request.
+    pub query_id: String,
+    /// As in the open request.
+    pub name: String,
+    /// As in the open request.
+    pub options: BTreeMap<String, String>,
+    /// As in the newest open request or renewal, credentials included.
+    pub storage_options: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for SweptState {
+    /// Without storage options: they hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SweptState({}, {}/{})", self.root, self.query_id, self.name)
+    }
+}
+
 /// All folders of a process.
 #[derive(Default)]
 pub(super) struct Folders {
@@ -151,7 +191,7 @@ impl Folders {
     /// The folder of a request, which takes over the credentials that the request brings.
     pub(super) fn folder(&self, process: &ProcessContext, request: &OpenRequest) -> Result<Arc<Folder>> {
         let access = Access::of(&request.storage_options, request.credentials_expire_at);
-        let key = (request.root.clone(), request.query_id.clone(), request.name.clone());
+        let key = key_of(request);
         if let Some(folder) = self.find(&key).filter(|folder| folder.matches(request, &access)) {
             folder.renew(access);
             return Ok(folder);

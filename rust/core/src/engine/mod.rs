@@ -34,7 +34,7 @@ use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::threads::start_io_threads;
 use folder::{Folder, Folders, ProcessContext};
 use parking_lot::Mutex;
-use start::{check_groups, raise_noted_grace, start_of};
+use start::{check_groups, raise_noted_grace, register_checkpoint, start_of};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,6 +45,7 @@ pub use crate::shard::{
     Column, Committed, MaterializeRun, Reply, ResultBatches, Session, ShardStatus, StateCall, StateSession, Watermarks,
 };
 pub use fastchangelog_format::model::StateId;
+pub use folder::SweptState;
 pub use request::{OpenRequest, Operator, Renewal};
 
 /// Share of the budget that nothing is planned into: code, stacks, allocator slack, Python.
@@ -178,6 +179,7 @@ impl Engine {
         };
         raise_noted_grace(&self.process, &folder)?;
         check_groups(&folder, request, groups)?;
+        register_checkpoint(&self.process, &folder, request)?;
         let shard = self.shard(request, &folder, groups)?;
         if let Some(initial_state) = initial_state {
             shard.set_initial_state(initial_state);
@@ -279,6 +281,13 @@ impl Engine {
             ShardStatus { at_rest: status.at_rest && !folder.is_locked_out(), ..status }
         };
         entries.iter().map(status).collect()
+    }
+
+    /// The states whose shard 0 is here: this process sweeps them.
+    pub fn swept_states(&self) -> Vec<SweptState> {
+        let first = |entry: &&Entry| entry.shard.placement().shard == 0;
+        let found: Vec<_> = self.shards.lock().values().filter(first).map(|entry| Arc::clone(&entry.folder)).collect();
+        found.iter().filter(|folder| !folder.is_locked_out()).map(|folder| folder.swept()).collect()
     }
 
     /// Starts a materialization of `shard_id`; `None` if there is nothing to do, or if it has to wait: for a version

@@ -42,6 +42,10 @@ pub struct OpenRequest {
     pub batch: i64,
     /// The handle that Spark returned, in base64; none for the first batch.
     pub handle: Option<String>,
+    /// The query's checkpoint location; empty if the task does not know it. None for a caller that is no query: it keeps
+    /// its handles elsewhere.
+    #[serde(default)]
+    pub checkpoint: Option<String>,
     /// The purpose of the session.
     #[serde(default)]
     pub operator: Operator,

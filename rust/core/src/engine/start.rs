@@ -1,6 +1,7 @@
 //! The start of a state: the note of its folder, and its initial state from a savepoint.
 //!
-//! Owns: writing the note at the first start, and the checks of later starts against it.
+//! Owns: writing the note at the first start, and the checks of later starts against it; the registration of a start's
+//! checkpoint.
 //! Does not own: the note's layout (`format::note`), reading and loading savepoints (`shard`).
 //!
 //! Invariants:
@@ -8,15 +9,18 @@
 //!    key groups, whatever the options are then;
 //! 2. the note's grace period is at least that of every server that ever opened the state, before that server relies on
 //!    any object;
-//! 3. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
+//! 3. a checkpoint that a query starts from has a note in the folder before the first session opens, so that sweeps
+//!    count its handles. These notes are claimed: two queries that start at once overwrite nothing;
+//! 4. a note that is damaged, or of another format, is an error; only a folder without a note gets one.
 
 use super::folder::{Folder, ProcessContext, Start};
 use super::request::OpenRequest;
 use crate::shard::InitialState;
+use bytes::Bytes;
 use fastchangelog_format::error::{Error, Result, Subject};
 use fastchangelog_format::model::ids::default_max_parallelism;
-use fastchangelog_format::{FolderNote, decode_note, encode_note};
-use fastchangelog_store::FOLDER_META;
+use fastchangelog_format::{FolderNote, StartNote, decode_note, encode_note, encode_start};
+use fastchangelog_store::{Claim, FOLDER_META, Store, start_name};
 use std::sync::Arc;
 
 /// How the state of `request` starts: as its folder's note says, which is written if there is none.
@@ -44,6 +48,42 @@ pub(super) fn raise_noted_grace(process: &ProcessContext, folder: &Folder) -> Re
         write_note(process, folder, &FolderNote { sweep_grace_seconds, ..note })?;
     }
     folder.grace_noted.get_or_init(|| ());
+    Ok(())
+}
+
+/// Registers the checkpoint of `request` in the folder, unless this process has done so.
+pub(super) fn register_checkpoint(process: &ProcessContext, folder: &Folder, request: &OpenRequest) -> Result<()> {
+    let Some(given) = &request.checkpoint else { return Ok(()) };
+    let location = given.trim_end_matches('/');
+    if folder.registered.lock().contains(location) {
+        return Ok(());
+    }
+    let checkpoint = (!location.is_empty()).then(|| location.to_owned());
+    let note = encode_start(&StartNote { checkpoint, gone: false })?;
+    process
+        .runtime
+        .block_on(claim_start(&folder.store, &note))
+        .map_err(|e| e.context(format!("cannot register the checkpoint in the state folder {}", folder.store.uri())))?;
+    folder.registered.lock().insert(location.to_owned());
+    Ok(())
+}
+
+/// Makes sure that some note of a start has these bytes.
+async fn claim_start(store: &Store, note: &Bytes) -> Result<()> {
+    for number in 0.. {
+        let name = start_name(number);
+        let found = match store.get_named(&name).await? {
+            Some(found) => found,
+            None => match store.claim(&name, note.clone()).await? {
+                Claim::Ours => return Ok(()),
+                Claim::Taken(found) => found,
+            },
+        };
+        // One that is damaged is a doubt for sweeps, and none for queries.
+        if found == *note {
+            return Ok(());
+        }
+    }
     Ok(())
 }
 

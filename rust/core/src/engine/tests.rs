@@ -85,6 +85,7 @@ impl World {
             ephemeral: false,
             options: self.options.clone(),
             storage_options: self.storage.clone(),
+            checkpoint: None,
             credentials_expire_at: None,
         }
     }

@@ -243,6 +243,7 @@ impl World {
             ephemeral: false,
             options: self.options.clone(),
             storage_options: BTreeMap::new(),
+            checkpoint: None,
             credentials_expire_at: None,
         }
     }

@@ -116,6 +116,7 @@ pub fn request<W: Work>(
         ephemeral: false,
         options: options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         storage_options: BTreeMap::new(),
+        checkpoint: None,
         credentials_expire_at: None,
     }
 }
