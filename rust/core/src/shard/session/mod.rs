@@ -68,8 +68,8 @@ enum Stage {
     /// Nothing changed: the version stays the same.
     Unchanged,
     Pending(Box<PendingCommit>),
-    /// More than the memory holds: made range by range.
-    Ranges(Arc<Mutex<Ranges>>),
+    /// More than the memory holds: made range by range. The announcement marks the task's slot as taken.
+    Ranges(Arc<Mutex<Ranges>>, Option<JoinGuard>),
     Done,
 }
 
@@ -151,7 +151,7 @@ impl Session {
         let merged = groups.merge(payload, &mut self.counters)?;
         if groups.has_spilled() {
             // Its first part takes long: other commits need not wait for it.
-            *guard = None;
+            guard.iter_mut().for_each(JoinGuard::stand_aside);
         }
         let rows = merged.input_rows;
         self.counters.count("rows_merged", rows);
@@ -185,11 +185,10 @@ impl Session {
         match merging {
             Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory, metrics),
             Merging::Spilled(spilled) => {
-                drop(guard);
                 let plan = Arc::clone(&self.plan);
                 let ranges = Ranges::new(Arc::clone(&plan), combiner, session_environment, spilled, session_memory);
                 let ranges = Arc::new(Mutex::new(ranges));
-                self.stage = Stage::Ranges(Arc::clone(&ranges));
+                self.stage = Stage::Ranges(Arc::clone(&ranges), guard);
                 Ok(ResultBatches::of_ranges(plan, self.result_rows, ranges, metrics))
             }
         }
@@ -235,13 +234,13 @@ impl Session {
         let encoded = combiner.encode(&set, &mut self.counters)?;
         context.failpoints.hit("session.before-persist")?;
         let submitted = Instant::now();
-        let parts = SetParts::of(context.log.submit(guard, encoded, self.batch));
+        let parts = SetParts::of(context.log.submit(guard, encoded));
         Ok(Some(PendingCommit::new(Some(Arc::new(set)), RangesOutcome { parts, parent, new_keys, bytes, submitted })))
     }
 
     /// True when the change set is made while the results are read: a commit before that makes what is left of it.
     pub fn is_made_by_results(&self) -> bool {
-        matches!(self.stage, Stage::Ranges(_))
+        matches!(self.stage, Stage::Ranges(..))
     }
 
     /// Waits until the change set is durable and returns the handle of the new version.
@@ -252,7 +251,7 @@ impl Session {
         let stage = std::mem::replace(&mut self.stage, Stage::Done);
         let handle = match (stage, self.shard.clone()) {
             (Stage::Pending(pending), Some(shard)) => Some(self.seal(&shard, *pending)?),
-            (Stage::Ranges(ranges), shard) => self.complete(&ranges, shard.as_ref())?,
+            (Stage::Ranges(ranges, _guard), shard) => self.complete(&ranges, shard.as_ref())?,
             (Stage::Unchanged, None) => None,
             (Stage::Unchanged, Some(shard)) => Some(self.unchanged(&shard)?),
             _ => return Err(Error::closed("commit was already called; open a new session")),
