@@ -56,6 +56,8 @@ pub(super) struct Folder {
     pub(super) start: OnceLock<Start>,
     /// Set once the note has at least the grace period of these options.
     pub(super) grace_noted: OnceLock<()>,
+    /// Held while the note is read and written: sessions that open at the same time need one request for it.
+    pub(super) noting: Mutex<()>,
     given: BTreeMap<String, String>,
     storage: BTreeMap<String, String>,
     credentials: Option<Arc<SuppliedCredentials>>,
@@ -95,6 +97,7 @@ impl Folder {
             options,
             start: OnceLock::new(),
             grace_noted: OnceLock::new(),
+            noting: Mutex::default(),
             given,
             storage,
             credentials,
