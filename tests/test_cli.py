@@ -162,6 +162,32 @@ def test_doctor_writes_to_the_state_folder_and_leaves_nothing(tmp_path: Path) ->
     assert not found.ok
 
 
+def test_doctor_names_what_a_checkpoint_in_s3_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+    def found(*conf: str, checkpoint: str = "s3a://bucket/checkpoint") -> list[doctor.Finding]:
+        arguments = [word for setting in conf for word in ("--conf", setting)]
+        args = command_line._parser().parse_args(["doctor", "--checkpoint", checkpoint, *arguments])
+        return doctor.check_checkpoint(args)
+
+    assert [finding.ok for finding in found(checkpoint="/data/checkpoint")] == [True]
+    missing = found()
+    assert not any(finding.ok for finding in missing)
+    fixes = [finding.fix for finding in missing]
+    assert "AbortableStreamBasedCheckpointFileManager" in fixes[0]
+    assert fixes[1] == "set spark.hadoop.fs.s3a.performance.flags=create,mkdir"
+    assert "org.apache.spark:spark-hadoop-cloud_2.13" in fixes[2]
+    (tmp_path / "spark-defaults.conf").write_text(
+        f"# settings\n\nspark.sql.streaming.checkpointFileManagerClass  {fixes[0].partition('=')[2]}\n"
+        "spark.jars.packages=org.apache.spark:spark-hadoop-cloud_2.13:4.3.0\n"
+    )
+    assert [finding.fix for finding in found()] == fixes[1:2]
+    assert [finding.ok for finding in found("spark.hadoop.fs.s3a.create.performance=true")] == [True]
+    checksums = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
+    assert f"set {checksums}=false" in [finding.fix for finding in found(f"{checksums}=true")]
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fastchangelog", "inspect", "./nothing"], capture_output=True, text=True, check=False

@@ -882,7 +882,8 @@ class SparkCheckpoint:
         """The stateful operators at a batch: Spark's number and name, and the properties of a processor as JSON."""
     def variable(self, operator: int, name: str, batch: int, scratch: str) -> TextVariable:
         """A reader of the variable `name`, whose values begin with a text. `batch` is the newest that it will read;
-        `scratch` an empty local folder, which the caller removes."""
+        `scratch` an empty local folder, which the caller removes. The files are those that `operators` listed last, if
+        that was for the same batch."""
 
 @final
 class TextVariable:

@@ -281,6 +281,17 @@ def test_many_waves_warn(feed: Any, conf: Any, root: str) -> None:
         grouped(stream, "k", state=root)
 
 
+def test_each_wave_after_the_first_is_a_round_trip_to_a_bucket(feed: Any, conf: Any) -> None:
+    stream = feed("k string", [("a",)]).stream()
+    conf("spark.sql.shuffle.partitions", "5")
+    with pytest.warns(UserWarning, match="3 waves.*2 round trips"):
+        grouped(stream, "k", state="s3://bucket/state")
+    conf("spark.sql.shuffle.partitions", "2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        grouped(stream, "k", state="s3://bucket/state")
+
+
 def test_one_name_twice_in_a_query_is_an_error(feed: Any, root: str) -> None:
     stream = feed("k string, v int", [("a", 1)]).stream()
     one = grouped(stream, "k", state=root).agg(F.count("*").alias("n"))

@@ -47,6 +47,30 @@ def refused(writer: Any, tmp_path: pathlib.Path) -> str:
     return explain_error(error.value)
 
 
+def test_a_slow_checkpoint_in_s3_is_named_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    starts._advise("file:/data/checkpoint", {}.get)
+    assert not caplog.records
+    starts._advise("s3a://bucket/checkpoint", {}.get)
+    [record] = caplog.records
+    assert "AbortableStreamBasedCheckpointFileManager" in record.message
+    assert "fs.s3a.performance.flags=create,mkdir" in record.message
+    assert "spark-hadoop-cloud" in record.message
+
+
+def test_the_settings_of_a_query_are_read_where_it_has_them(spark: Any, feed: Any, tmp_path: pathlib.Path) -> None:
+    seen: dict[str, str | None] = {}
+    names = ("spark.sql.streaming.checkpoint.fileChecksum.enabled", "spark.hadoop.fs.s3a.performance.flags", "nothing")
+    spark.conf.set("fs.s3a.performance.flags", "create")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(starts, "is_in_s3", lambda _: True)
+            patch.setattr(starts, "missing_settings", lambda get: seen.update({name: get(name) for name in names}))
+            start(build(feed(SCHEMA, *BATCHES), tmp_path).writeStream.format("noop").outputMode("update"), tmp_path)
+    finally:
+        spark.conf.unset("fs.s3a.performance.flags")
+    assert list(seen.values()) == ["false", "create", None]
+
+
 def files(folder: pathlib.Path) -> list[pathlib.Path]:
     return [p for p in folder.rglob("*.parquet") if p.is_file()]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -20,15 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastchangelog.cli.arguments import add_store, pairs
+from fastchangelog.cli.arguments import add_conf, add_store, pairs
 from fastchangelog.cli.output import FOUND, OK, print_json, print_table
 from fastchangelog.errors import FastChangelogError
 
-__all__ = ["Finding", "add_parser", "check", "packages_and_java", "run"]
+__all__ = ["Finding", "add_parser", "check", "check_checkpoint", "packages_and_java", "run"]
 
 _PACKAGES = ("pyspark", "pandas", "pyarrow", "protobuf")
+_JARS = ("spark.jars.packages", "spark.jars")
 _MIN_JAVA = 17
 _MIN_DISK = 2 << 30
+_SETTING = re.compile(r"\s*([^\s=:#]+)\s*[\s=:]\s*(.*?)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,12 @@ def add_parser(commands: Any) -> None:
         metavar="URI",
         help="also check that this state folder can be written, and that its store creates an object only once",
     )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="URI",
+        help="also check the settings that decide how fast Spark writes this checkpointLocation",
+    )
+    add_conf(parser)
     add_store(parser, "the store of --state")
     parser.set_defaults(run=run)
 
@@ -60,6 +69,8 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     findings = check(args.state, pairs("--storage-option", args.storage_option))
+    if args.checkpoint is not None:
+        findings += check_checkpoint(args)
     if args.json:
         print_json([dataclasses.asdict(f) for f in findings])
     else:
@@ -172,6 +183,41 @@ def _memory() -> Finding:
         f"{available / 1e9:.1f} GB available; in local mode a state server takes {budget.bytes >> 20} MiB by default"
     )
     return Finding("memory", ok, f"{shown} ({budget.why})", fix)
+
+
+def check_checkpoint(args: argparse.Namespace) -> list[Finding]:
+    """What the settings of the arguments and Spark's defaults lack for the checkpoint."""
+    location, conf = args.checkpoint, {**_defaults(), **pairs("--conf", args.conf)}
+    try:
+        from fastchangelog.checkpoints.s3_settings import PACKAGE, is_in_s3, missing_settings
+    except ImportError:
+        return [Finding("checkpoint", False, "not checked", "install the wheel: pip install fastchangelog")]
+    if not is_in_s3(location):
+        return [Finding("checkpoint", True, f"{location} is not in S3: nothing to set")]
+    found = [Finding("checkpoint", False, m.without, f"set {m}") for m in missing_settings(conf.get)]
+    if not any(PACKAGE in conf.get(name, "") for name in _JARS) and not _has_jar(PACKAGE):
+        fix = f"add org.apache.spark:{PACKAGE}_2.13 in the version of your Spark to spark.jars.packages"
+        found.append(Finding("checkpoint", False, f"Spark has no {PACKAGE}", fix))
+    return found or [Finding("checkpoint", True, f"the settings are those with which Spark writes {location} fast")]
+
+
+def _has_jar(name: str) -> bool:
+    homes = [os.environ.get("SPARK_HOME", "")]
+    package = importlib.util.find_spec("pyspark")
+    homes += (package.submodule_search_locations or []) if package is not None else []
+    return any(any(Path(home, "jars").glob(f"{name}*.jar")) for home in homes if home)
+
+
+def _defaults() -> dict[str, str]:
+    """What `spark-defaults.conf` has, for applications that are started on this machine."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
+    try:
+        lines = Path(folder, "spark-defaults.conf").read_text().splitlines() if folder else []
+    except OSError:
+        return {}
+    found = (_SETTING.fullmatch(line) for line in lines)
+    return {match[1]: match[2] for match in found if match is not None}
 
 
 def _store(uri: str, storage_options: Mapping[str, str]) -> Finding:

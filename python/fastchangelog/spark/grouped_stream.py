@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["GroupedStream", "grouped"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-#: With more tasks than this many times the slots, log objects and commits are written in that many waves.
+#: With more tasks than this many times the slots, a local state's log is written in too many waves. In a bucket each
+#: wave after the first is a round trip.
 _MANY_WAVES = 4
 
 
@@ -141,7 +142,7 @@ class GroupedStream:
         if is_streaming:
             starts.watch(spark)
             read, start_schema = settings.start_from(read, storage, partitions)
-            _warn_about_waves(spark, partitions)
+            _warn_about_waves(spark, partitions, root)
         elif internals.is_inside_foreach_batch():
             warnings.warn(
                 "grouped() inside a foreachBatch function sees one batch only and keeps nothing; call it on the stream "
@@ -428,12 +429,14 @@ def _output_mode(given: object) -> OutputMode:
     raise InvalidArgumentError(f"output_mode={given!r} is none of {', '.join(map(repr, get_args(OutputMode)))}")
 
 
-def _warn_about_waves(spark: SparkSession, partitions: int) -> None:
+def _warn_about_waves(spark: SparkSession, partitions: int, root: str) -> None:
     slots = internals.slots(spark)
-    if slots and partitions > _MANY_WAVES * slots:
-        warnings.warn(
-            f"{settings.SHUFFLE_PARTITIONS} is {partitions} with {slots} slots: each partition is one shard, and each "
-            f"wave of tasks writes its log after the one before; set it near {slots} before the first start (a "
-            "checkpoint keeps it)",
-            stacklevel=4,
-        )
+    if not slots or partitions <= slots * (1 if settings.is_remote(root) else _MANY_WAVES):
+        return
+    waves = -(-partitions // slots)
+    warnings.warn(
+        f"{settings.SHUFFLE_PARTITIONS} is {partitions} with {slots} slots: each partition is one shard, so a batch's "
+        f"tasks run in {waves} waves, and each wave writes its log after the one before: {waves - 1} round trips to "
+        f"the store more than with one wave. Set it to {slots} before the first start (a checkpoint keeps it)",
+        stacklevel=4,
+    )

@@ -56,7 +56,8 @@ class StartingQuery:
     reads: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     #: Names of the states, not timers, of each `transformWithState` in the checkpoint, as of the last batch.
     stored: tuple[frozenset[str], ...] = ()
-    #: How many of those are operators of this package, by the types of what they keep.
+    #: How many of those are operators of this package, by the types of what they keep; by their names alone where the
+    #: plan runs as many.
     stored_ours: int = 0
     #: How many times its plan runs `transformWithState`, for our operators or as Spark's own.
     processors: int = 0
@@ -68,6 +69,8 @@ class Watch:
 
     #: Is given the checkpoint of each query of ours first.
     prepare: Callable[[str], object]
+    #: Is given the checkpoint of each query of ours that may run, and a way to read its settings.
+    advise: Callable[[str, Callable[[str], str | None]], object]
     #: Gives the reason to refuse a query, or None.
     check: Callable[[StartingQuery], str | None]
     #: The setting that a reason becomes.
@@ -117,8 +120,9 @@ class _StartListener:
     def onQueryStarted(self, event: Any) -> None:
         try:
             execution = self._spark._jsparkSession.streams().get(event.id()).streamingQuery()
-            _name_query(execution)
-            self._judge(execution)
+            logs = _Logs(execution)
+            _name_query(execution, logs)
+            self._judge(execution, logs)
         except Exception as error:  # the JVM would only log it
             _log.warning(
                 "cannot see the output mode and the plan of the query %s (%s: %s): make sure that it is written with "
@@ -128,19 +132,21 @@ class _StartListener:
                 str(error).partition("\n")[0],
             )
 
-    def _judge(self, execution: Any) -> None:
+    def _judge(self, execution: Any, logs: _Logs) -> None:
         mode = str(execution.outputMode().toString()).lower()
         found, processors = _observed(execution.analyzedPlan())
         if not processors:
             found = []  # none of them is of our operators
         names = tuple(name for name, _ in found)
-        ours_run = any(name.startswith(self._watch.prefix) for name in names)
+        ours_run = sum(name.startswith(self._watch.prefix) for name in names)
         if ours_run:
             self._watch.prepare(str(execution.resolvedCheckpointRoot()))
-        stored, ours = _stored(self._spark, execution, self._watch) if processors else ((), 0)
+        stored, ours = _stored(self._spark, execution, logs.committed, ours_run, self._watch) if processors else ((), 0)
         if ours_run:
             _follow_functions(self._spark, execution)
         reason = self._watch.check(StartingQuery(mode, names, dict(found), stored, ours, processors))
+        if reason is None and ours_run:
+            self._watch.advise(str(execution.resolvedCheckpointRoot()), functools.partial(_setting, execution))
         if reason is not None:
             conf = execution.sparkSessionForStream().conf()
             conf.set(self._watch.refusal, reason)
@@ -162,7 +168,37 @@ class _StartListener:
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
-def _name_query(execution: Any) -> None:
+def _setting(execution: Any, name: str) -> str | None:
+    """A setting of the query's own session; one of Hadoop's may come from Hadoop's own files."""
+    hadoop = name.removeprefix("spark.hadoop.")
+    state = execution.sparkSessionForStream().sessionState()
+    found = state.newHadoopConf().get(hadoop) if hadoop != name else state.conf().getConfString(name, None)
+    return None if found is None else str(found)
+
+
+class _Logs:
+    """The newest entries of a query's logs. In a bucket each look costs several requests, so it is had once."""
+
+    def __init__(self, execution: Any):
+        self._execution = execution
+
+    @functools.cached_property
+    def planned(self) -> int | None:
+        """The newest planned batch."""
+        return _latest(self._execution.offsetLog())
+
+    @functools.cached_property
+    def committed(self) -> int | None:
+        """The newest committed batch."""
+        return _latest(self._execution.commitLog())
+
+
+def _latest(log: Any) -> int | None:
+    found = log.getLatestBatchId()
+    return None if found.isEmpty() else int(found.get())
+
+
+def _name_query(execution: Any, logs: _Logs) -> None:
     """Writes what tasks must know of the query into its own session."""
     conf = execution.sparkSessionForStream().conf()
     conf.unset(task.BATCH)  # of a query whose function of `foreachBatch` starts this one
@@ -171,19 +207,14 @@ def _name_query(execution: Any) -> None:
     conf.set(task.RUN, str(execution.runId().toString()))
     conf.set(task.CHECKPOINT, str(execution.resolvedCheckpointRoot()))
     try:
-        conf.set(task.FIRST_BATCH, str(_first_batch(execution)))
+        conf.set(task.FIRST_BATCH, str(_first_batch(logs)))
     except Exception as error:  # then a worker takes the first batch that it sees for the first one
         _log.debug("cannot see the first batch of a query's run: %s", error)
 
 
-def _first_batch(execution: Any) -> int:
+def _first_batch(logs: _Logs) -> int:
     """The first batch of the run: the one that was planned and not committed, if there is one, else the next."""
-    planned = execution.offsetLog().getLatestBatchId()
-    if planned.isEmpty():
-        return 0
-    committed = execution.commitLog().getLatestBatchId()
-    done = not committed.isEmpty() and committed.get() == planned.get()
-    return int(planned.get()) + done
+    return 0 if logs.planned is None else logs.planned + (logs.committed == logs.planned)
 
 
 def _observed(plan: Any) -> tuple[list[tuple[str, frozenset[str]]], int]:
@@ -197,24 +228,32 @@ def _observed(plan: Any) -> tuple[list[tuple[str, frozenset[str]]], int]:
     return found, processors
 
 
-def _stored(spark: Any, execution: Any, watch: Watch) -> tuple[tuple[frozenset[str], ...], int]:
-    """See `StartingQuery.stored` and `stored_ours`. What a batch planned and did not commit does not count."""
-    last = execution.commitLog().getLatestBatchId()
-    if last.isEmpty():
+def _stored(
+    spark: Any, execution: Any, last: int | None, ours_run: int, watch: Watch
+) -> tuple[tuple[frozenset[str], ...], int]:
+    """See `StartingQuery.stored` and `stored_ours`, after the batch `last`. What a batch planned and did not commit
+    does not count.
+
+    The types of what is stored are read only if more operators could be ours than the `ours_run` of the plan: by its
+    names, a state of ours that our operator takes over is ours. To read them takes many requests to a bucket.
+    """
+    if last is None:
         return (), 0
     jvm = spark.sparkContext._jvm.org.apache.spark
     conf = jvm.util.SerializableConfiguration(execution.sparkSessionForStream().sessionState().newHadoopConf())
     source = jvm.sql.execution.datasources.v2.state.metadata
-    reader = source.StateMetadataPartitionReader(execution.resolvedCheckpointRoot(), conf, last.get())
-    stored, ours = [], 0
+    reader = source.StateMetadataPartitionReader(execution.resolvedCheckpointRoot(), conf, last)
+    stored, candidates = [], []
     for operator in reader.allOperatorStateMetadata():
         if str(operator.operatorInfo().operatorName()).startswith(_PROCESSOR_NAME):
             states = json.loads(operator.operatorPropertiesJson()).get("stateVariables", [])
             names = (state["stateName"] for state in states)
             stored.append(frozenset(name for name in names if not name.startswith("$")))  # Spark's own: of timers
-            number = int(operator.operatorInfo().operatorId())
-            ours += stored[-1] == {watch.state} and _has_our_types(spark, execution, number, watch)
-    return tuple(stored), ours
+            if stored[-1] == {watch.state}:
+                candidates.append(int(operator.operatorInfo().operatorId()))
+    if len(candidates) <= ours_run:
+        return tuple(stored), len(candidates)
+    return tuple(stored), sum(_has_our_types(spark, execution, number, watch) for number in candidates)
 
 
 def _has_our_types(spark: Any, execution: Any, number: int, watch: Watch) -> bool:

@@ -56,6 +56,7 @@ __all__ = [
     "check_settings",
     "check_task",
     "given_root",
+    "is_remote",
     "resolve_with_expiry",
     "memory_confs",
     "partitions_of_task",
@@ -235,6 +236,15 @@ def check_root(root: str) -> str:
     if not os.access(path, os.W_OK | os.X_OK):
         raise InvalidArgumentError(f"the state's folder {path} cannot be written; change its rights or choose another")
     return "file://" + urllib.parse.quote(path)
+
+
+def is_remote(root: str) -> bool:
+    """True if the root is in a store that takes a round trip for each request.
+
+    >>> is_remote("s3://bucket/state"), is_remote("file:///data"), is_remote("memory:///x")
+    (True, False, False)
+    """
+    return local_path(root) is None and not root.startswith("memory:")
 
 
 def read_options(spark: SparkSession, options: Options | None) -> dict[str, str]:

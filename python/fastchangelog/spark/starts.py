@@ -1,5 +1,5 @@
 """Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or a checkpoint
-of the other operator, Spark's or ours, is refused.
+of the other operator, Spark's or ours, is refused. A checkpoint in S3 that Spark writes slowly gets a line in the log.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
 Does not own: how a starting query is observed, and how one of Spark's operators fails (`internals_queries`).
@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastchangelog.checkpoints.s3_settings import PACKAGE, is_in_s3, missing_settings
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import internals, metrics
 from fastchangelog.spark.checkpoint import moved as moved_checkpoints
@@ -52,7 +53,8 @@ def watch(spark: SparkSession) -> None:
             told(query)
         return reason
 
-    if not watch_starts(spark, Watch(moved_checkpoints.repair, check, REFUSAL, metrics.PREFIX, STATE, _is_ours)):
+    watched = Watch(moved_checkpoints.repair, _advise, check, REFUSAL, metrics.PREFIX, STATE, _is_ours)
+    if not watch_starts(spark, watched):
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
             'outputMode("update"); append, the default, would write a key again each time that it changes. '
@@ -144,6 +146,18 @@ def _our_state(query: StartingQuery, operators: int) -> str | None:
         "call stays on Spark's operator, a warning says which of its settings or types changed. Or start it with a new "
         "checkpoint"
     )
+
+
+def _advise(checkpoint: str, setting: Callable[[str], str | None]) -> None:
+    """Logs what would make Spark write this checkpoint faster."""
+    missing = missing_settings(setting) if is_in_s3(checkpoint) else []
+    if missing:
+        _log.warning(
+            "Spark writes the checkpoint %s slower than it could: set %s (package %s; see docs/deploying.md)",
+            checkpoint,
+            ", ".join(map(str, missing)),
+            PACKAGE,
+        )
 
 
 def _is_ours(key: Any, value: Any) -> bool:

@@ -5,7 +5,7 @@ use fastchangelog_core::shard::savepoint::attended;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result};
 use fastchangelog_spark as spark;
-use fastchangelog_spark::{Checkpoint, Log, Operator};
+use fastchangelog_spark::{Checkpoint, Log, Operator, StateFiles};
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::{Store, start_io_threads};
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
 
 const WHAT: &str = "checkpoint";
@@ -22,6 +22,24 @@ const VARIABLE: &str = "state variable";
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct SparkCheckpoint {
     folder: ProcessBound<(Store, Arc<Runtime>)>,
+    /// The last answer of `operators`.
+    described: Mutex<Option<Described>>,
+}
+
+/// The operators at a batch, and the files that were listed for them.
+#[derive(Clone)]
+struct Described {
+    batch: u64,
+    files: Arc<StateFiles>,
+    operators: Arc<Vec<Operator>>,
+}
+
+impl Described {
+    async fn read(checkpoint: &Checkpoint, batch: u64) -> Result<Self> {
+        let files = checkpoint.state_files().await?;
+        let operators = Arc::new(checkpoint.operators(&files, batch).await?);
+        Ok(Self { batch, files: Arc::new(files), operators })
+    }
 }
 
 impl SparkCheckpoint {
@@ -43,7 +61,8 @@ impl SparkCheckpoint {
         detached(py, |_| {
             let points = Failpoints::parse(&std::env::var("FASTCHANGELOG_FAILPOINTS").unwrap_or_default())?;
             let store = Store::open(uri, &storage_options, &Options::default(), SharedMetrics::default(), points)?;
-            Ok(Self { folder: ProcessBound::new((store, Arc::new(start_io_threads()?))) })
+            let folder = ProcessBound::new((store, Arc::new(start_io_threads()?)));
+            Ok(Self { folder, described: Mutex::default() })
         })
     }
 
@@ -78,11 +97,10 @@ impl SparkCheckpoint {
     }
 
     fn operators(&self, py: Python<'_>, batch: u64) -> PyResult<Vec<(u64, String, String)>> {
-        let found = self.run(py, |checkpoint| async move {
-            let files = checkpoint.state_files().await?;
-            checkpoint.operators(&files, batch).await
-        })?;
-        Ok(found.into_iter().map(|Operator { number, name, properties, .. }| (number, name, properties)).collect())
+        let found = self.run(py, |checkpoint| async move { Described::read(&checkpoint, batch).await })?;
+        let operators = Arc::clone(&found.operators);
+        *self.described.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        Ok(operators.iter().map(|found| (found.number, found.name.clone(), found.properties.clone())).collect())
     }
 
     fn variable(
@@ -94,9 +112,12 @@ impl SparkCheckpoint {
         scratch: PathBuf,
     ) -> PyResult<TextVariable> {
         let (_, runtime) = self.folder.get(WHAT).map_err(|e| raise(py, &e))?;
+        let described = self.described.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let opened = self.run(py, |checkpoint| async move {
-            let files = checkpoint.state_files().await?;
-            let operators = checkpoint.operators(&files, batch).await?;
+            let Described { files, operators, .. } = match described.filter(|described| described.batch == batch) {
+                Some(described) => described,
+                None => Described::read(&checkpoint, batch).await?,
+            };
             let found = operators.iter().find(|known| known.number == operator);
             let found = found.ok_or_else(|| Error::not_found(format!("there is no operator {operator}")))?;
             spark::TextVariable::open(&checkpoint, &files, found, name, batch, &scratch).await

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::Bytes;
-use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::clock::Clock;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::model::BatchId;
 use fastchangelog_format::{EncodedSet, ErrorKind, crc32c};
@@ -16,10 +16,26 @@ use fastchangelog_store::metrics::SharedMetrics;
 use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const MAX_IN_FLIGHT: u64 = 4 << 10;
 /// What is around the sets of the two objects that may be uploaded at once.
 const FRAMES: u64 = 200;
+
+/// A clock that a look at it moves on by a millisecond: uploads and pauses last some.
+#[derive(Default)]
+struct TickingClock(AtomicU64);
+
+impl Clock for TickingClock {
+    fn now_millis(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.now_millis())
+    }
+}
 
 fn writer(store: &Store, metrics: &SharedMetrics) -> LogWriter {
     // A pause of an hour does not end here: only another set, or a session that leaves, starts an upload.
@@ -32,7 +48,7 @@ fn writer(store: &Store, metrics: &SharedMetrics) -> LogWriter {
     ];
     let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let options = Options::from_map(&options).unwrap();
-    let clock = ManualClock::at(0);
+    let clock = Arc::new(TickingClock::default());
     LogWriter::new(store.clone(), &options, Handle, clock, Arc::clone(metrics), Failpoints::none(), None)
 }
 
@@ -52,14 +68,18 @@ fn scenario(closes: bool, fails_one_in: u32) {
             .map(|_| {
                 let (writer, store, metrics) = (writer.clone(), store.clone(), Arc::clone(&metrics));
                 spawn(async move {
-                    for batch in 0..2 {
-                        let guard = writer.join();
+                    for batch in 0..3 {
+                        let mut guard =
+                            if thread_rng().gen_bool(0.7) { writer.join_task(BatchId(batch)) } else { writer.join() };
                         yield_now().await;
+                        if thread_rng().gen_bool(0.1) {
+                            guard.stand_aside();
+                        }
                         if thread_rng().gen_bool(0.2) {
                             continue;
                         }
                         let bytes = thread_rng().gen_range(1..=3) << 10;
-                        let answer = writer.submit(guard, set(bytes), BatchId(batch));
+                        let answer = writer.submit(guard, set(bytes));
                         assert!(metrics.in_flight_bytes.get() <= MAX_IN_FLIGHT, "more is in flight than may be");
                         if thread_rng().gen_bool(0.1) {
                             // The receiver may be dropped.
@@ -83,7 +103,7 @@ fn scenario(closes: bool, fails_one_in: u32) {
         if closes {
             yield_now().await;
             writer.close();
-            let late = writer.submit(writer.join(), set(10), BatchId(9)).await;
+            let late = writer.submit(writer.join_task(BatchId(9)), set(10)).await;
             assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
         }
         for session in sessions {

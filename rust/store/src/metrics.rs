@@ -260,6 +260,8 @@ process {
     hedge_bytes: counter,
     /// Change sets that had to wait because `max_in_flight` was reached.
     persist_waits: counter,
+    /// Log objects uploaded when the time was over in which other sessions of their wave could have joined.
+    wave_timeouts: counter,
     /// Change sets that wait for their batch.
     upload_queue_size: gauge,
     /// Batches that wait for a thread or are being uploaded.

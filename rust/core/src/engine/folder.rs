@@ -60,6 +60,8 @@ pub(super) struct Folder {
     /// The checkpoints of this process's queries that notes of the folder register.
     pub(super) registered: Mutex<BTreeSet<String>>,
     key: Key,
+    /// Held while the note is read and written: sessions that open at the same time need one request for it.
+    pub(super) noting: Mutex<()>,
     given: BTreeMap<String, String>,
     storage: BTreeMap<String, String>,
     credentials: Option<Arc<SuppliedCredentials>>,
@@ -101,6 +103,7 @@ impl Folder {
             grace_noted: OnceLock::new(),
             registered: Mutex::default(),
             key: key_of(request),
+            noting: Mutex::default(),
             given,
             storage,
             credentials,

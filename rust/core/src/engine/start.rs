@@ -28,10 +28,19 @@ pub(super) fn start_of(process: &ProcessContext, folder: &Folder, request: &Open
     if let Some(known) = folder.start.get() {
         return Ok(known.clone());
     }
+    let _reading = folder.noting.lock();
+    if let Some(known) = folder.start.get() {
+        return Ok(known.clone());
+    }
     let start = match read_note(process, folder)? {
-        Some(note) => restart(process, folder, note)?,
+        Some(note) => {
+            let start = restart(process, folder, &note)?;
+            raise_grace(process, folder, note)?;
+            start
+        }
         None => first_start(process, folder, request)?,
     };
+    folder.grace_noted.get_or_init(|| ());
     Ok(folder.start.get_or_init(|| start).clone())
 }
 
@@ -41,11 +50,12 @@ pub(super) fn raise_noted_grace(process: &ProcessContext, folder: &Folder) -> Re
     if folder.grace_noted.get().is_some() {
         return Ok(());
     }
-    let sweep_grace_seconds = folder.options.sweep_grace.as_secs();
-    if let Some(note) = read_note(process, folder)?
-        && note.sweep_grace_seconds < sweep_grace_seconds
-    {
-        write_note(process, folder, &FolderNote { sweep_grace_seconds, ..note })?;
+    let _reading = folder.noting.lock();
+    if folder.grace_noted.get().is_some() {
+        return Ok(());
+    }
+    if let Some(note) = read_note(process, folder)? {
+        raise_grace(process, folder, note)?;
     }
     folder.grace_noted.get_or_init(|| ());
     Ok(())
@@ -87,6 +97,14 @@ async fn claim_start(store: &Store, note: &Bytes) -> Result<()> {
     Ok(())
 }
 
+fn raise_grace(process: &ProcessContext, folder: &Folder, note: FolderNote) -> Result<()> {
+    let sweep_grace_seconds = folder.options.sweep_grace.as_secs();
+    if note.sweep_grace_seconds < sweep_grace_seconds {
+        write_note(process, folder, &FolderNote { sweep_grace_seconds, ..note })?;
+    }
+    Ok(())
+}
+
 fn read_note(process: &ProcessContext, folder: &Folder) -> Result<Option<FolderNote>> {
     let name = format!("{}/{FOLDER_META}", folder.store.uri());
     let noted = process.runtime.block_on(folder.store.get_named(FOLDER_META))?;
@@ -112,12 +130,12 @@ fn id(initial_state: &InitialState) -> String {
 }
 
 /// A start after the first one.
-fn restart(process: &ProcessContext, folder: &Folder, note: FolderNote) -> Result<Start> {
+fn restart(process: &ProcessContext, folder: &Folder, note: &FolderNote) -> Result<Start> {
     let (asked, uri) = (&folder.options.start_from, folder.store.uri());
-    let initial_state = match note.start_from {
+    let initial_state = match &note.start_from {
         Some((from, noted)) => {
-            let initial_state = read(process, folder, if asked.is_empty() { &from } else { asked })?;
-            if id(&initial_state) != noted {
+            let initial_state = read(process, folder, if asked.is_empty() { from } else { asked })?;
+            if id(&initial_state) != *noted {
                 return Err(Error::invalid(format!(
                     "the state {uri} began with the savepoint {noted} in {from}, which some shards have yet \
                      to read, but {} holds the savepoint {}",

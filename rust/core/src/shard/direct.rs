@@ -82,7 +82,7 @@ impl Shard {
         let encoded = encode_set(&net.set, context.compression())?;
         context.metrics.encode_micros.add_elapsed(start);
         let version = VersionId::random();
-        let parts = SetParts::of(context.log.submit_alone(encoded, batch));
+        let parts = SetParts::of(context.log.submit_alone(encoded));
         let pending = PendingVersion { version, set: Some(Arc::new(net.set)), parts, lineage, hints: None };
         let SealedVersion { handle, .. } = self.seal(&meta, pending)?;
         Ok(Some(handle))

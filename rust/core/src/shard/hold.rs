@@ -44,7 +44,7 @@ impl ShardHold {
         let restores = context.metrics.restores.get();
         let instance = shard.make_live(handle, batch, schema)?;
         // From here on other commits may wait for this one, to share a log object; a restore is not worth waiting for.
-        let guard = context.log.join();
+        let guard = context.log.join_task(batch);
         context.failpoints.hit("session.live")?;
         context.metrics.sessions.add(1);
         shard.sessions.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@
 
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{BatchId, ObjectRef};
+use fastchangelog_format::model::ObjectRef;
 use fastchangelog_store::budget::{MemoryBudget, MemoryUser, Reservation};
 use fastchangelog_store::metrics::SharedMetrics;
 use std::sync::Arc;
@@ -79,14 +79,18 @@ impl Answer for oneshot::Sender<Result<SetLocation>> {
 pub(super) struct Entry {
     pub(super) set: EncodedSet,
     pub(super) permit: Arc<InFlightPermit>,
-    /// Of a micro-batch, whose other sets are worth a short wait.
-    pub(super) batch: Option<BatchId>,
+    /// Of a task, whose wave's other sets are worth a short wait.
+    pub(super) of_task: bool,
     /// When it was submitted.
     pub(super) since: Duration,
     pub(super) answer: Box<dyn Answer>,
 }
 
 impl Entry {
+    pub(super) fn new(set: EncodedSet, permit: Arc<InFlightPermit>, since: Duration, answer: Box<dyn Answer>) -> Self {
+        Self { set, permit, of_task: false, since, answer }
+    }
+
     /// Bytes of memory held.
     pub(super) fn bytes(&self) -> u64 {
         self.permit.bytes

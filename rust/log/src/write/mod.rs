@@ -4,6 +4,7 @@
 //! session ── join() ──► JoinGuard ── submit(set) ──► PersistFuture ─────────────► SetLocation
 //!                            │                            ▲
 //!                       batch: which sets, when           │ one answer per set, success or failure
+//!                       waves: which sessions are about to open
 //!                            ▼                            │
 //!                       upload: header + sets + footer ───┘ one object per batch
 //! ```
@@ -16,20 +17,23 @@
 //! 1. every [`PersistFuture`] ends: with a segment that the store acknowledged, or with an error; also at close and
 //!    when the runtime ends (X-08);
 //! 2. a failure concerns the sets of its own batch only (X-25), and only after the store's last attempt (X-02);
-//! 3. a set waits for open sessions at most `persist_delay`, and when none is open at most [`PEER_WAIT`], for shards of
-//!    the last micro-batch that have yet to arrive;
+//! 3. a set waits for open sessions at most `persist_delay`, and when none is open a few uploads at most, for tasks of
+//!    the wave that are about to open theirs; a task that was waited for in vain is not waited for again;
 //! 4. bytes in flight (waiting or uploading) never exceed `max_in_flight`, nor a quarter of the memory budget; a single
 //!    larger set is excepted.
 
 mod batch;
 mod entry;
+mod guard;
 mod upload;
+mod waves;
 
 pub use entry::{Answer, InFlightPermit, SetLocation};
+pub use guard::JoinGuard;
 
 use crate::store::{LocalCopies, Store};
 use crate::sync::{AbortHandle, Handle, Mutex, sleep};
-use batch::{Batcher, Next};
+use batch::{Batcher, Next, Seat};
 use entry::Entry;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::clock::SharedClock;
@@ -50,8 +54,6 @@ use tokio::sync::{Semaphore, oneshot, watch};
 const UNIT: u64 = 1 << 10;
 /// Bytes in flight never exceed this part of the memory budget (1/n), either.
 const BUDGET_SHARE: u64 = 4;
-/// How long a set waits for a session that is likely to be opened. Tasks of one wave start together.
-const PEER_WAIT: Duration = Duration::from_millis(50);
 /// A submit fails after waiting this many times `request_timeout` × `max_attempts` for a permit.
 const PERMIT_TIMEOUT_FACTOR: u32 = 2;
 
@@ -73,7 +75,6 @@ struct Shared {
     local_copies: Option<Arc<dyn LocalCopies>>,
     /// Told of every object before its sets are answered.
     observer: Option<Observer>,
-    delay: Duration,
     /// Capacity for bytes in flight, in units.
     in_flight: Arc<Semaphore>,
     max_units: u32,
@@ -93,12 +94,6 @@ struct State {
     batcher: Batcher,
     /// The running timer and its number.
     timer: Option<(u64, AbortHandle)>,
-}
-
-/// A session that may still add a change set: while one is open, waiting sets wait for it (up to `persist_delay`).
-#[must_use = "waiting sets go at once when no guard is left"]
-pub struct JoinGuard {
-    shared: Option<Arc<Shared>>,
 }
 
 /// The answer for one change set: its durable place, or why there is none.
@@ -130,7 +125,6 @@ impl LogWriter {
             clock,
             metrics,
             failpoints,
-            delay: options.persist_delay,
             in_flight: Arc::new(Semaphore::new(max_units as usize)),
             max_units,
             max_in_flight: options.max_in_flight,
@@ -138,7 +132,10 @@ impl LogWriter {
             budget: MemoryBudget::unlimited(),
             permit_timeout: options.request_timeout.saturating_mul(attempts).saturating_mul(PERMIT_TIMEOUT_FACTOR),
             slots: Semaphore::new(options.upload_threads.clamp(1, Semaphore::MAX_PERMITS)),
-            state: Mutex::new(State { batcher: Batcher::new(options.persist_size_threshold), timer: None }),
+            state: Mutex::new(State {
+                batcher: Batcher::new(options.persist_size_threshold, options.persist_delay),
+                timer: None,
+            }),
             closed: watch::channel(false).0,
         };
         Self { shared: Arc::new(shared) }
@@ -173,28 +170,32 @@ impl LogWriter {
 
     /// Announces a change set that may arrive.
     pub fn join(&self) -> JoinGuard {
-        self.shared.state.lock().batcher.join();
-        JoinGuard { shared: Some(Arc::clone(&self.shared)) }
+        JoinGuard::new(&self.shared, None)
     }
 
-    /// Submits an encoded change set of a micro-batch; the future ends when it is durable or has failed.
+    /// The same for the session of a task of a micro-batch, whose other tasks run in waves.
+    pub fn join_task(&self, batch: BatchId) -> JoinGuard {
+        JoinGuard::new(&self.shared, Some(batch))
+    }
+
+    /// Submits an encoded change set; the future ends when it is durable or has failed.
     ///
     /// Does not block. When `max_in_flight` is reached, the set waits for a permit before it counts. Dropping the future
     /// cancels the wait; too long a wait fails with an error that names the option.
-    pub fn submit(&self, guard: JoinGuard, set: EncodedSet, batch: BatchId) -> PersistFuture {
-        self.enqueue_or_wait(Some(guard), set, batch)
+    pub fn submit(&self, guard: JoinGuard, set: EncodedSet) -> PersistFuture {
+        self.enqueue_or_wait(Some(guard), set)
     }
 
     /// The same for a set with an object of its own: a local file is written by the calling thread before this returns, so
     /// that no other thread has to wake. Not for threads of an asynchronous runtime.
-    pub fn submit_alone(&self, set: EncodedSet, batch: BatchId) -> PersistFuture {
+    pub fn submit_alone(&self, set: EncodedSet) -> PersistFuture {
         let shared = &self.shared;
         let Some(permit) = self.try_acquire(set.length).filter(|_| shared.store.is_local_file()) else {
-            return self.enqueue_or_wait(None, set, batch);
+            return self.enqueue_or_wait(None, set);
         };
         let since = shared.clock.monotonic();
         let (answer, receiver) = oneshot::channel();
-        let entry = Entry { set, permit: Arc::new(permit), batch: Some(batch), since, answer: Box::new(answer) };
+        let entry = Entry::new(set, Arc::new(permit), since, Box::new(answer));
         shared.metrics.uploads_active.add(1);
         shared.runtime.block_on(upload::run(shared, vec![entry]));
         shared.metrics.uploads_active.sub(1);
@@ -217,7 +218,7 @@ impl LogWriter {
         Ok(PersistFuture { answer: receiver })
     }
 
-    /// The same for a set that belongs to no micro-batch and has its permit; it counts as submitted at `since`.
+    /// The same for a set that has its permit; it counts as submitted at `since`.
     ///
     /// `answer` may hold the set and its permit too, to submit the set again after a failure.
     pub fn submit_to(
@@ -228,23 +229,19 @@ impl LogWriter {
         since: Duration,
         answer: Box<dyn Answer>,
     ) {
-        self.shared.enqueue(Entry { set, permit, batch: None, since, answer }, guard);
+        self.shared.enqueue(Entry::new(set, permit, since, answer), guard);
     }
 
-    fn enqueue_or_wait(&self, guard: Option<JoinGuard>, set: EncodedSet, batch: BatchId) -> PersistFuture {
+    fn enqueue_or_wait(&self, guard: Option<JoinGuard>, set: EncodedSet) -> PersistFuture {
         let since = self.shared.clock.monotonic();
         let (mut answer, receiver) = oneshot::channel();
-        let entry = move |set, permit, answer| Entry {
-            set,
-            permit: Arc::new(permit),
-            batch: Some(batch),
-            since,
-            answer: Box::new(answer),
-        };
         if let Some(permit) = self.try_acquire(set.length) {
-            self.shared.enqueue(entry(set, permit, answer), guard);
+            self.shared.enqueue(Entry::new(set, Arc::new(permit), since, Box::new(answer)), guard);
         } else {
-            drop(guard);
+            let guard = guard.map(|mut guard| {
+                guard.stand_aside();
+                guard
+            });
             self.make_room();
             let this = self.clone();
             self.shared.runtime.spawn(async move {
@@ -255,7 +252,9 @@ impl LogWriter {
                     () = answer.closed() => return,
                 };
                 match permit {
-                    Ok(permit) => this.shared.enqueue(entry(set, permit, answer), None),
+                    Ok(permit) => {
+                        this.shared.enqueue(Entry::new(set, Arc::new(permit), since, Box::new(answer)), guard);
+                    }
                     Err(error) => drop(answer.send(Err(error))),
                 }
             });
@@ -337,14 +336,12 @@ impl Shared {
     }
 
     fn enqueue(self: &Arc<Self>, entry: Entry, guard: Option<JoinGuard>) {
-        let joined = guard.is_some();
-        if let Some(mut guard) = guard {
-            // `add` below counts this guard, in the same step as the set joins.
-            guard.shared = None;
-        }
+        // The seat is given up in the same step as the set joins.
+        let seat: Option<Seat> = guard.and_then(JoinGuard::into_seat);
+        let now = self.clock.monotonic();
         let next = {
             let mut state = self.state.lock();
-            let next = state.batcher.add(entry, joined);
+            let next = state.batcher.add(entry, seat, now);
             // Before another thread can take it out again.
             self.metrics.upload_queue_size.add(u64::from(next.is_ok()));
             next
@@ -355,34 +352,43 @@ impl Shared {
         }
     }
 
+    /// The sets of `tasks` tasks are answered next, after an upload of this duration if there was one.
+    fn answered(&self, tasks: usize, upload: Option<Duration>) {
+        if tasks > 0 {
+            let now = self.clock.monotonic();
+            self.state.lock().batcher.answered(tasks, upload, now);
+        }
+    }
+
     fn act(self: &Arc<Self>, next: Next) {
         match next {
             Next::Wait => {}
-            Next::Timer(number) => self.start_timer(number, self.delay),
-            Next::ShortTimer(number) => self.start_timer(number, self.delay.min(PEER_WAIT)),
+            Next::Timer(number, delay) => self.start_timer(number, delay),
             Next::Upload(batch) => self.upload(batch),
         }
     }
 
     fn start_timer(self: &Arc<Self>, number: u64, delay: Duration) {
-        if delay.is_zero() {
-            let batch = self.state.lock().batcher.drain();
-            return self.upload(batch);
-        }
         let weak = Arc::downgrade(self);
         let task = self.runtime.spawn(async move {
             sleep(delay).await;
             if let Some(shared) = Weak::upgrade(&weak) {
                 let next = shared.state.lock().batcher.timer(number);
+                if matches!(next, Next::Upload(_)) {
+                    shared.metrics.wave_timeouts.add(1);
+                }
                 shared.act(next);
             }
         });
         let mut state = self.state.lock();
-        if state.batcher.is_current(number) {
-            // An earlier one of this number has no effect any more, or the same effect later.
-            state.timer = Some((number, task.abort_handle()));
+        let over = if state.batcher.is_current(number) {
+            state.timer.replace((number, task.abort_handle())).map(|(_, earlier)| earlier)
         } else {
-            task.abort();
+            Some(task.abort_handle())
+        };
+        drop(state);
+        if let Some(over) = over {
+            over.abort();
         }
     }
 
@@ -436,15 +442,6 @@ fn closed_error() -> Error {
         .with_remedy("start the batch again")
 }
 
-impl Drop for JoinGuard {
-    fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            let next = shared.state.lock().batcher.leave();
-            shared.act(next);
-        }
-    }
-}
-
 impl PersistFuture {
     /// Blocks until the answer is there. Not for threads of an asynchronous runtime.
     pub fn wait(self) -> Result<SetLocation> {
@@ -481,3 +478,5 @@ mod attempt_tests;
 #[cfg(test)]
 #[path = "write_tests.rs"]
 mod tests;
+#[cfg(test)]
+mod wave_tests;

@@ -50,12 +50,14 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         _ = closed.wait_for(|closed| *closed) => Err(closed_error()),
         slot = shared.slots.acquire() => slot.map_err(|_| closed_error()),
     };
+    let tasks = batch.iter().filter(|entry| entry.of_task).count();
     // Sets without a receiver need no upload.
     let batch: Vec<Entry> = batch.into_iter().filter(|entry| !entry.answer.is_gone()).collect();
     if batch.is_empty() {
+        shared.answered(tasks, None);
         return;
     }
-    let start = std::time::Instant::now();
+    let (start, began) = (std::time::Instant::now(), shared.clock.monotonic());
     let layout = lay_out(&batch);
     let result = match &slot {
         Err(error) => Err(error.clone()),
@@ -71,6 +73,7 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
         Err(error) => {
             tracing::warn!(sets = batch.len(), error = %error, "cannot make a batch of change sets durable");
             shared.metrics.upload_failures.add(1);
+            shared.answered(tasks, None);
             for entry in batch {
                 entry.fail(error.clone());
             }
@@ -87,6 +90,8 @@ pub(super) async fn run(shared: &Arc<Shared>, batch: Vec<Entry>) {
     if let Some(observer) = &shared.observer {
         observer(&object, batch.len() as u64);
     }
+    // Before the answers, after which their slots' next tasks can come.
+    shared.answered(tasks, Some(now.saturating_sub(began)));
     let mut in_flight = Vec::with_capacity(batch.len());
     for (entry, offset) in batch.into_iter().zip(layout.offsets) {
         let waited = now.saturating_sub(entry.since).as_micros();

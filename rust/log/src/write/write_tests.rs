@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::fault::{Fault, FaultStore, Operation};
 use bytes::Bytes;
-use fastchangelog_format::clock::ManualClock;
+use fastchangelog_format::clock::{Clock, ManualClock};
 use fastchangelog_format::config::Compression;
 use fastchangelog_format::error::ErrorKind;
 use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, ObjectRef, Op, StateId};
@@ -13,6 +13,19 @@ use fastchangelog_store::failpoint::Failpoints;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio::time::Instant;
+
+/// Virtual time.
+struct VirtualClock(Instant);
+
+impl Clock for VirtualClock {
+    fn now_millis(&self) -> u64 {
+        u64::try_from(self.monotonic().as_millis()).unwrap()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
 
 pub(super) struct Fixture {
     pub(super) writer: LogWriter,
@@ -38,7 +51,7 @@ fn fixture_with(pairs: &[(&str, &str)], local_copies: Option<Arc<dyn LocalCopies
         store.clone(),
         &options,
         Handle::current(),
-        ManualClock::at(0),
+        Arc::new(VirtualClock(Instant::now())),
         Arc::clone(&metrics),
         Arc::clone(&failpoints),
         local_copies,
@@ -52,7 +65,7 @@ pub(super) fn fixture(pairs: &[(&str, &str)]) -> Fixture {
 
 impl Fixture {
     pub(super) fn submit(&self, guard: JoinGuard, bytes: usize) -> PersistFuture {
-        self.writer.submit(guard, encoded(Bytes::from(vec![7; bytes]), 1), BatchId(3))
+        self.writer.submit(guard, encoded(Bytes::from(vec![7; bytes]), 1))
     }
 
     pub(super) fn puts(&self) -> usize {
@@ -64,7 +77,7 @@ impl Fixture {
     }
 }
 
-fn encoded(bytes: Bytes, records: u64) -> EncodedSet {
+pub(super) fn encoded(bytes: Bytes, records: u64) -> EncodedSet {
     let length = bytes.len() as u64;
     let crc = crc32c(&bytes);
     EncodedSet { parts: vec![bytes], length, crc, head: 0, mark: 0, records }
@@ -89,7 +102,7 @@ async fn x18_sets_of_open_sessions_share_one_object() {
     let futures: Vec<PersistFuture> = guards
         .into_iter()
         .zip(&sets)
-        .map(|(guard, (_, bytes))| f.writer.submit(guard, encoded(bytes.clone(), 3), BatchId(9)))
+        .map(|(guard, (_, bytes))| f.writer.submit(guard, encoded(bytes.clone(), 3)))
         .collect();
     let mut segments = Vec::new();
     for future in futures {
@@ -108,36 +121,6 @@ async fn x18_sets_of_open_sessions_share_one_object() {
         assert_eq!(decode_set("x", segment.offset, &set).unwrap(), sets[i].0);
     }
     assert_eq!(f.metrics.log_bytes.get(), bytes.len() as u64);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_wave_of_tasks_is_one_object_though_its_sessions_never_meet() {
-    let f = fixture(&[]);
-    let submit = |batch: i64| f.writer.submit(f.writer.join(), encoded(Bytes::from_static(b"set"), 1), BatchId(batch));
-    // Batch 0: two sessions meet, so two tasks run at once.
-    let (one, two) = (f.writer.join(), f.writer.join());
-    let sets = [f.submit(one, 3), f.submit(two, 3)];
-    for set in sets {
-        set.await.unwrap();
-    }
-    assert_eq!(f.puts(), 1);
-    let start = Instant::now();
-    for batch in 10..13 {
-        let (first, second) = (submit(batch), {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            submit(batch)
-        });
-        assert_eq!(first.await.unwrap().object, second.await.unwrap().object);
-    }
-    assert_eq!((f.puts(), start.elapsed().as_millis()), (4, 60), "the second set of a wave ends the wait");
-    // A shard stays away: the other waits a moment, once.
-    submit(13).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
-    submit(14).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
-    // A second execution of a batch does not wait.
-    submit(14).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::from_millis(60) + PEER_WAIT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,7 +280,7 @@ async fn p7_bytes_in_flight_are_a_quarter_of_the_budget() {
     let Fixture { writer, inner, .. } = f;
     let writer = writer.within(&budget);
     inner.always(Operation::Put, Fault::Hang);
-    let submit = |bytes: usize| writer.submit(writer.join(), encoded(Bytes::from(vec![7; bytes]), 1), BatchId(3));
+    let submit = |bytes: usize| writer.submit(writer.join(), encoded(Bytes::from(vec![7; bytes]), 1));
     let (first, second) = (submit(1500), submit(1500));
     tokio::task::yield_now().await;
     let set = budget.used_by(MemoryUser::Log);
@@ -416,7 +399,7 @@ proptest! {
             for (i, (joins, pause, leave)) in steps.iter().enumerate() {
                 open.extend((0..*joins).map(|_| f.writer.join()));
                 let (set, bytes) = change_set(u8::try_from(i).unwrap());
-                futures.push((set, f.writer.submit(f.writer.join(), encoded(bytes, 3), BatchId(0))));
+                futures.push((set, f.writer.submit(f.writer.join(), encoded(bytes, 3))));
                 tokio::time::sleep(Duration::from_millis(*pause)).await;
                 if *leave {
                     open.pop();
@@ -453,13 +436,13 @@ fn a_set_alone_is_on_a_local_disk_when_the_call_returns() {
     // Another session is open: a set that waits for others would wait for it.
     let open = writer.join();
     let (set, bytes) = change_set(1);
-    let mut future = writer.submit_alone(encoded(bytes, 3), BatchId(9));
+    let mut future = writer.submit_alone(encoded(bytes, 3));
     let placed = future.answer.try_recv().expect("no other thread is needed").unwrap();
     let read = runtime.block_on(store.get_range(&placed.object, placed.offset, placed.length)).unwrap();
     assert_eq!(decode_set("x", placed.offset, &read).unwrap(), set);
     assert_eq!(writer.shared.metrics.in_flight_bytes.get() + writer.shared.metrics.uploads_active.get(), 0);
     writer.close();
-    let closed = writer.submit_alone(encoded(change_set(2).1, 3), BatchId(9)).wait().unwrap_err();
+    let closed = writer.submit_alone(encoded(change_set(2).1, 3)).wait().unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
     drop(open);
 }
@@ -468,7 +451,7 @@ fn a_set_alone_is_on_a_local_disk_when_the_call_returns() {
 async fn a_set_alone_is_a_task_where_the_store_is_far_away() {
     let f = fixture(&[]);
     let (set, bytes) = change_set(1);
-    let placed = f.writer.submit_alone(encoded(bytes, 3), BatchId(9)).await.unwrap();
+    let placed = f.writer.submit_alone(encoded(bytes, 3)).await.unwrap();
     let read = f.store.get_range(&placed.object, placed.offset, placed.length).await.unwrap();
     assert_eq!(decode_set("x", placed.offset, &read).unwrap(), set);
 }

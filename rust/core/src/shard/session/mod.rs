@@ -71,8 +71,8 @@ enum Stage {
     /// Nothing changed: the version stays the same.
     Unchanged,
     Pending(Box<PendingCommit>),
-    /// More than the memory holds: made range by range.
-    Ranges(Arc<Mutex<Ranges>>),
+    /// More than the memory holds: made range by range. The announcement marks the task's slot as taken.
+    Ranges(Arc<Mutex<Ranges>>, Option<JoinGuard>),
     Done,
 }
 
@@ -178,7 +178,7 @@ impl Session {
         groups.add(&rows, &mut self.counters)?;
         if groups.has_spilled() {
             // Its first part takes long: other commits need not wait for it.
-            *guard = None;
+            guard.iter_mut().for_each(JoinGuard::stand_aside);
         }
         self.counters.count("rows_merged", input_rows);
         self.counters.count("partial_rows", partial_rows);
@@ -211,12 +211,11 @@ impl Session {
         match merging {
             Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory, metrics),
             Merging::Spilled(spilled) => {
-                drop(guard);
                 let plan = Arc::clone(&self.plan);
                 let (shared, event_time) = (Arc::clone(&plan), self.event_time.take());
                 let ranges = Ranges::new(shared, combiner, event_time, session_environment, spilled, session_memory);
                 let ranges = Arc::new(Mutex::new(ranges));
-                self.stage = Stage::Ranges(Arc::clone(&ranges));
+                self.stage = Stage::Ranges(Arc::clone(&ranges), guard);
                 Ok(ResultBatches::of_ranges(plan, self.result_rows, ranges, metrics))
             }
         }
@@ -267,13 +266,13 @@ impl Session {
         let encoded = combiner.encode(&set, &mut self.counters)?;
         context.failpoints.hit("session.before-persist")?;
         let submitted = Instant::now();
-        let parts = SetParts::of(context.log.submit(guard, encoded, self.batch));
+        let parts = SetParts::of(context.log.submit(guard, encoded));
         Ok(Some(PendingCommit::new(Some(Arc::new(set)), RangesOutcome { parts, parent, keys, bytes, submitted })))
     }
 
     /// True when the change set is made while the results are read: a commit before that makes what is left of it.
     pub fn is_made_by_results(&self) -> bool {
-        matches!(self.stage, Stage::Ranges(_))
+        matches!(self.stage, Stage::Ranges(..))
     }
 
     /// Waits until the change set is durable and returns the handle of the new version.
@@ -285,7 +284,7 @@ impl Session {
         let mut next_close = self.event_time.as_ref().and_then(EventTime::next_close);
         let handle = match (stage, self.shard.clone()) {
             (Stage::Pending(pending), Some(shard)) => Some(self.seal(&shard, *pending)?),
-            (Stage::Ranges(ranges), shard) => {
+            (Stage::Ranges(ranges, _guard), shard) => {
                 let handle = self.complete(&ranges, shard.as_ref())?;
                 next_close = ranges.lock().next_close();
                 handle

@@ -141,8 +141,8 @@ impl StateSession {
         let encoded = encode(context, &net.set, &mut self.counters)?;
         context.failpoints.hit("session.before-persist")?;
         let since = Instant::now();
-        let guard = guard.unwrap_or_else(|| context.log.join());
-        let parts = SetParts::of(context.log.submit(guard, encoded, batch));
+        let guard = guard.unwrap_or_else(|| context.log.join_task(batch));
+        let parts = SetParts::of(context.log.submit(guard, encoded));
         let hints = Some(self.hints.clone());
         let Net { set, keys, bytes, .. } = net;
         let Parent { lineage, state_keys, state_bytes } = parent;

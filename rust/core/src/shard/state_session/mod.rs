@@ -69,7 +69,7 @@ struct Attached {
     handle: Option<ShardHandle>,
     batch: BatchId,
     hold: ShardHold,
-    /// The announcement of its change set; none once that takes long.
+    /// The announcement of its change set, until that is submitted.
     guard: Option<JoinGuard>,
 }
 

@@ -66,9 +66,9 @@ impl StateSession {
             self.overlay.account();
             is_over = walk.pass(&step, self.group_after(place.1));
             if allowance.passed() > SHORT_WALK
-                && let Some(attached) = &mut self.attached
+                && let Some(guard) = self.attached.as_mut().and_then(|attached| attached.guard.as_mut())
             {
-                attached.guard = None;
+                guard.stand_aside();
             }
         }
         self.hints.ends(used.id).end(allowance, walk, is_over);

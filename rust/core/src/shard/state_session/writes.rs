@@ -77,9 +77,10 @@ impl StateSession {
     fn make_room(&mut self, changes: Changes<'_>) -> Result<()> {
         let bytes = changes.bytes() + CHANGE_BYTES * changes.len() as u64;
         self.overlay.make_room(bytes, &mut self.counters)?;
-        if let Some(attached) = self.attached.as_mut().filter(|_| self.overlay.layers.has_spilled()) {
+        let guard = self.attached.as_mut().and_then(|attached| attached.guard.as_mut());
+        if let Some(guard) = guard.filter(|_| self.overlay.layers.has_spilled()) {
             // Its change set takes long: other commits need not wait for it.
-            attached.guard = None;
+            guard.stand_aside();
         }
         Ok(())
     }
