@@ -56,9 +56,17 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    parts = ("same", "timed", "calls", "accelerated", "imported", "functions")
+    parts = ("same", "timed", "calls", "accelerated", "imported")
     with quick_spark.python(tmp_path_factory) as python:
         return said(tmp_path_factory.mktemp("connect"), *parts, PYSPARK_PYTHON=python)
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with quick_spark.python(tmp_path_factory) as python:
+        found = said(tmp_path_factory.mktemp("functions"), "functions", PYSPARK_PYTHON=python)["functions"]
+    assert isinstance(found, dict)
+    return found
 
 
 @pytest.mark.parametrize("api", ["row", "pandas"])
@@ -112,25 +120,23 @@ def test_import_state(answers: dict[str, Any], number: int) -> None:
 
 
 @pytest.mark.parametrize("query", ["sums", "processor"])
-def test_functions_of_foreach_batch(answers: dict[str, Any], query: str) -> None:
-    assert answers["functions"][query] == {"0": [["a", 1], ["b", 2]], "1": [["a", 11]], "2": [["a", 111], ["c", 5]]}
+def test_functions_of_foreach_batch(functions: dict[str, Any], query: str) -> None:
+    assert functions[query] == {"0": [["a", 1], ["b", 2]], "1": [["a", 11]], "2": [["a", 111], ["c", 5]]}
 
 
-def test_state_of_functions_is_under_the_ids_of_their_queries(answers: dict[str, Any]) -> None:
-    found = answers["functions"]
-    assert len(set(found["ids"])) == 2
-    assert found["states"] == found["ids"]
+def test_state_of_functions_is_under_the_ids_of_their_queries(functions: dict[str, Any]) -> None:
+    assert len(set(functions["ids"])) == 2
+    assert functions["states"] == functions["ids"]
 
 
-def test_a_function_that_reads_a_part_of_its_batch(answers: dict[str, Any]) -> None:
+def test_a_function_that_reads_a_part_of_its_batch(functions: dict[str, Any]) -> None:
     """Spark keeps the state of a partition after its last row, and fails the batch where it has none."""
-    found = answers["functions"]
-    assert "CheckpointInfo length" in found["cut"]
-    assert found["after the cut"] == [[["a", 1], ["b", 2]], [["a", 11]], [["a", 111], ["c", 5]]]
+    assert "CheckpointInfo length" in functions["cut"]
+    assert functions["after the cut"] == [[["a", 1], ["b", 2]], [["a", 11]], [["a", 111], ["c", 5]]]
 
 
-def test_a_function_of_a_query_without_a_location(answers: dict[str, Any]) -> None:
-    assert answers["functions"]["temporary"] == [["a", 111], ["c", 5]]
+def test_a_function_of_a_query_without_a_location(functions: dict[str, Any]) -> None:
+    assert functions["temporary"] == [["a", 111], ["c", 5]]
 
 
 def test_workers_without_the_package(tmp_path: pathlib.Path) -> None:

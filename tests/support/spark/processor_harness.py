@@ -158,6 +158,10 @@ def compare(
 
 def check(ours: Answers, sparks: Answers) -> None:
     """Equal rows and watermarks of every batch, and not all of them empty."""
+    for number in ours.rows.keys() & sparks.rows.keys():
+        pairs = zip(rows_of(ours.rows[number]), rows_of(sparks.rows[number]))
+        different = [pair for pair in pairs if pair[0] != pair[1]]
+        assert not different, f"batch {number}: {different[:3]}"
     assert {n: rows_of(r) for n, r in ours.rows.items()} == {n: rows_of(r) for n, r in sparks.rows.items()}
     assert ours.watermarks == sparks.watermarks
     assert any(ours.rows.values())
