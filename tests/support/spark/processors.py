@@ -109,7 +109,7 @@ def plain(value: Any) -> Any:
     """What a call gave, with numbers of NumPy as Python's where Spark's own list states give those."""
     if GIVES_NUMBERS:
         return value
-    if isinstance(value, (list, tuple)):
+    if type(value) in (list, tuple):
         return type(value)(map(plain, value))
     return value.item() if hasattr(value, "item") else value
 
