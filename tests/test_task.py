@@ -11,8 +11,10 @@ import pickle
 import subprocess
 import sys
 import uuid
+from types import SimpleNamespace
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from fastchangelog import _internal
@@ -137,13 +139,28 @@ def test_a_worker_with_another_version_says_so(shipped: object, monkeypatch: pyt
 
 
 def test_a_task_of_no_query_is_refused_by_name() -> None:
-    """Spark Connect runs the writes of foreachBatch outside of the query: such tasks have none of its properties."""
+    """Over Spark Connect, functions of foreachBatch work outside of the query: a tag names it, or nothing does."""
     config = OperatorConfig("{}", "file:///state", "default", pa.schema([]), {}, {}, 2)
     with pytest.raises(InvalidArgumentError, match=r"foreachBatch.*batch\.persist\(\).*InheritableThread") as error:
         open_request(config, 0, None)
     assert "Connect" not in str(error.value)
-    with pytest.raises(InvalidArgumentError, match="Spark Connect runs what foreachBatch does"):
+    with pytest.raises(InvalidArgumentError, match=r"over Spark Connect.*told of it where grouped\(\)"):
         open_request(dataclasses.replace(config, connect=True), 0, None)
+
+
+def test_a_tag_of_the_job_names_the_query_where_spark_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"spark.sql.shuffle.partitions": "9", task.TAGS: "Connect_Operation_1"}
+    context = SimpleNamespace(getLocalProperty=given.get)
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
+    assert task.this_query().query is None
+    told = {task.QUERY: "q", task.BATCH: "7", task.FIRST_BATCH: "5", "spark.sql.shuffle.partitions": "2"}
+    given[task.TAGS] += f",Session_s_Tag_{task.tag_of(told)},of the user"
+    assert task.this_query() == task.TaskQuery("q", None, 7, 5)
+    assert task.local_property("spark.sql.shuffle.partitions") == "2"
+    assert not task.is_first_of_run()
+    given.update({task.QUERY_ID: "inner", task.BATCH_ID: "0"})
+    assert task.this_query() == task.TaskQuery("inner", None, 0, None), "started by the function"
+    assert task.local_property("spark.sql.shuffle.partitions") == "9"
 
 
 def test_an_rdd_of_another_thread_is_refused_before_a_split(properties: dict[str, str]) -> None:

@@ -23,6 +23,7 @@ import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, settings, versions
 from fastchangelog.spark.acceleration import _accelerated, _built, _went_back
 from fastchangelog.spark.failures import explain_error
+from support.spark.lacks import skip_if_lacking
 from support.spark.processor_harness import by_value, finish, start
 from support.spark.stream_harness import rows_of
 
@@ -137,8 +138,7 @@ def test_a_job_as_it_is(feed: Any, spark: Any, tmp_path: pathlib.Path, caplog: p
 
 def test_both_methods(spark: Any, accelerated: Any, stream: Any) -> None:
     assert operators(total(stream)) == {"default"}
-    if not hasattr(stream.groupBy("k"), "transformWithState"):
-        pytest.skip("PySpark 4.0 has no transformWithState")
+    skip_if_lacking("rows")
     group = stream.groupBy("k")
     assert operators(group.transformWithState(TotalOfRows(), OUTPUT, "Append", "None")) == {"default"}
     by_name = group.transformWithState(

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from fastchangelog.spark import versions
 from support.metrics_endpoint import free_port
 from support.spark import quick_spark
+from support.spark.lacks import LACKS, needs
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio, grpcio-status, googleapis-common-protos and zstandard")
 pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status")
 pytest.importorskip("zstandard", reason="Spark Connect needs zstandard")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), needs("connect")]
 
 #: Hides the package from a worker that is started with this variable.
 HIDING = """
@@ -48,7 +48,7 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
     env |= {"XDG_RUNTIME_DIR": str(folder), "PYSPARK_PYTHON": sys.executable, "PYTHONWARNINGS": warned}
     env |= {"CONNECT_PORT": str(free_port()), **environ}
     line = [sys.executable, "-m", "support.spark.connect_job", str(folder), *parts]
-    done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=580, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, env=env, timeout=880, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -61,11 +61,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return said(tmp_path_factory.mktemp("connect"), *parts, PYSPARK_PYTHON=python)
 
 
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with quick_spark.python(tmp_path_factory) as python:
+        found = said(tmp_path_factory.mktemp("functions"), "functions", PYSPARK_PYTHON=python)["functions"]
+    assert isinstance(found, dict)
+    return found
+
+
 @pytest.mark.parametrize("api", ["row", "pandas"])
 def test_random_calls_answer_as_sparks(answers: dict[str, Any], api: str) -> None:
     found = answers["same"]
-    if f"{api} ours" not in found:
-        pytest.skip("this version of PySpark has no transformWithState over Spark Connect")
     assert len(found[f"{api} ours"]) == 75
     assert found[f"{api} ours"] == found[f"{api} sparks"]
 
@@ -107,11 +113,30 @@ def test_accelerate(answers: dict[str, Any]) -> None:
 def test_import_state(answers: dict[str, Any], number: int) -> None:
     found = answers["imported"][f"format {number}"]
     if isinstance(found, str):  # refused
-        reads = (versions.READS_FORMAT_1_OVER_CONNECT, versions.READS_OWN_CHECKPOINTS)[number - 1]
-        assert not reads(versions.PYSPARK)
+        assert LACKS["format 1 over connect" if number == 1 else "own checkpoints"].here
         assert "cannot read the state of" in found
     else:
         assert found == [["a", 1011], ["c", 1]]
+
+
+@pytest.mark.parametrize("query", ["sums", "processor"])
+def test_functions_of_foreach_batch(functions: dict[str, Any], query: str) -> None:
+    assert functions[query] == {"0": [["a", 1], ["b", 2]], "1": [["a", 11]], "2": [["a", 111], ["c", 5]]}
+
+
+def test_state_of_functions_is_under_the_ids_of_their_queries(functions: dict[str, Any]) -> None:
+    assert len(set(functions["ids"])) == 2
+    assert functions["states"] == functions["ids"]
+
+
+def test_a_function_that_reads_a_part_of_its_batch(functions: dict[str, Any]) -> None:
+    """Spark keeps the state of a partition after its last row, and fails the batch where it has none."""
+    assert "CheckpointInfo length" in functions["cut"]
+    assert functions["after the cut"] == [[["a", 1], ["b", 2]], [["a", 11]], [["a", 111], ["c", 5]]]
+
+
+def test_a_function_of_a_query_without_a_location(functions: dict[str, Any]) -> None:
+    assert functions["temporary"] == [["a", 111], ["c", 5]]
 
 
 def test_workers_without_the_package(tmp_path: pathlib.Path) -> None:

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog.spark import grouped, read_state, redaction
+from support.spark.frames_of_rows import with_state
 from support.spark.processor_harness import by_value
-from support.spark.stream_harness import end_state_server, needs_rows, rows_of, run
+from support.spark.stream_harness import end_state_server, rows_of, run
 from support.stores.fault_proxy import FaultProxy
 from support.stores.faults import PUT, Refuse, Request
 from support.stores.places import SECRET, S3Place, s3_admin
@@ -101,7 +102,6 @@ class Counts(StatefulProcessor):
         pass
 
 
-@needs_rows
 def test_states_are_read_with_the_credentials_of_the_moment(
     spark: Any, feed: Any, bucket: S3Place, tmp_path: pathlib.Path
 ) -> None:
@@ -114,7 +114,7 @@ def test_states_are_read_with_the_credentials_of_the_moment(
         result = (
             frame.agg(F.count("*").alias("n"))
             if name == "aggregate"
-            else frame.transformWithState(Counts(), "k string, n long", "Update", "None")
+            else with_state(frame, Counts(), "k string, n long")
         )
         checkpoint = tmp_path / name
         assert rows_of(run(result, checkpoint).batches[0]) == rows_of([(f"k{i}", 1) for i in range(KEYS)])

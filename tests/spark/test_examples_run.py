@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 
 from fastchangelog.spark.settings import REQUIRED
+from support.spark.lacks import LACKS, needs
 from support.spark.processor_harness import NO_DATA_BATCHES, by_value
-from support.spark.stream_harness import needs_rows, rows_of
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 #: PySpark 4.2 is the first with it.
-HAS_TESTER = importlib.util.find_spec("pyspark.sql.streaming.tws_tester") is not None
 
 
 def example(name: str) -> Any:
@@ -70,7 +70,7 @@ def test_every_example_is_listed_and_has_a_test() -> None:
     assert names == {test.removeprefix("test_") for test in globals()} & names
 
 
-@needs_rows
+@needs("rows")
 def test_sessionization(both: Any, seed: int) -> None:
     """The example's clicks and random ones, in whole minutes: some are just 30 minutes apart. None is late."""
     module, rng = example("sessionization"), random.Random(seed)
@@ -102,7 +102,7 @@ def clicks_of(rng: random.Random, first: int, last: int) -> str:
     return "".join(f"user {user},2026-03-01T{at // 60:02}:{at % 60:02}:00Z\n" for user, at in minutes)
 
 
-@needs_rows
+@needs("rows")
 def test_fraud_rule(both: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     """With cards beside the example's: payments just a minute apart (a), and a millisecond more (b); a second small
     payment (c), which is remembered longer than the first; a large payment that was made before the small one (d)."""
@@ -123,14 +123,14 @@ def test_fraud_rule(both: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     assert rows_of(still) == [("c", 0.75), ("card 4", 0.3), ("d", 0.5)]
 
 
-@needs_rows
+@needs("rows")
 def test_deduplication(both: Any, conf: Any) -> None:
     conf(NO_DATA_BATCHES, "false")
     module = example("deduplication")
     assert both(module) == [("e1", "ann", "login"), ("e2", "bob", "login"), ("e3", "ann", "logout")]
 
 
-@needs_rows
+@needs("rows")
 def test_an_id_is_forgotten_when_its_time_is_over(spark: Any, conf: Any, tmp_path: pathlib.Path) -> None:
     conf(NO_DATA_BATCHES, "false")
     # The second start of the query is more than a millisecond after the first.
@@ -138,7 +138,7 @@ def test_an_id_is_forgotten_when_its_time_is_over(spark: Any, conf: Any, tmp_pat
     assert [row.id for row in found] == ["e1", "e2", "e2", "e3"]
 
 
-@needs_rows
+@needs("rows")
 def test_stream_join(both: Any) -> None:
     module = example("stream_join")
     lines = [[[line.split(",") for line in text.splitlines()] for text in arrival] for arrival in module.ARRIVALS]
@@ -160,11 +160,12 @@ def test_late_data(spark: Any, tmp_path: pathlib.Path) -> None:
     assert late == 1
 
 
-@needs_rows
+@needs("rows")
 def test_testing_a_processor(tmp_path: pathlib.Path) -> None:
     """Started as a user does, in a process with a session of its own."""
     env = {**os.environ, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     command = [sys.executable, str(EXAMPLES / "testing_a_processor.py")]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{1 + 3 * HAS_TESTER} passed" in done.stdout
+    count = 1 if LACKS["tester"].here else 4
+    assert f"{count} passed" in done.stdout

@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import functions as F
 
 import fastchangelog as fc
-from fastchangelog.spark import grouped, versions
+from fastchangelog.spark import grouped
+from support.spark.lacks import needs
 from support.spark.stream_harness import Feed, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -31,10 +32,7 @@ ONE_NAMES = (
 ONE = tuple(getattr(F, name) for name in ONE_NAMES)
 TWO = (F.covar_samp, F.covar_pop, F.corr)
 BITS = (F.bit_and, F.bit_or, F.bit_xor)
-as_spark_4_3 = pytest.mark.skipif(
-    not versions.STATISTICS_OF_EQUAL_VALUES(versions.PYSPARK),
-    reason="statistics of equal values and of powers that overflow follow Spark 4.3",
-)
+as_spark_4_3 = needs("statistics")
 
 #: Type -> a random value.
 NUMBERS: dict[str, Any] = {

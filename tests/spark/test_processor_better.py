@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
+from support.spark.lacks import needs
 from support.spark.processor_harness import Job, by_value, sides
 from support.spark.stream_harness import rows_of
 
@@ -176,6 +177,7 @@ def test_null_is_a_key_of_its_own_in_pandas(feed: Any, spark: Any, tmp_path: pat
     assert got == [("(2,)", 1, 1), ("(None,)", 1, 2)]
 
 
+@needs("rows")
 def test_keys_that_spark_cannot_take(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     rows = [([1, 2], 1), ([1, 2], 2), (None, 3)]
     got = counted(feed, spark, tmp_path, "`K 1` array<int>, v int", [rows], keys=("K 1",))

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
+from support.spark.lacks import needs
 from support.spark.processor_harness import Job, by_value, compare, sides
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -90,6 +91,7 @@ class Returns(Calls):
         }[key[0]]
 
 
+@needs("rows")
 def test_ways_to_return(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     keys = ["list", "tuple", "empty", "iterator", "first row only", "no row", "more names", "fewer names"]
     batches = [[(key, 1), (key, 1)] for key in keys]

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
 from fastchangelog.spark import grouped
+from support.spark.frames_of_rows import with_state
 from support.spark.processor_harness import Job, by_value, check, compare, halves, sides
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -103,7 +104,7 @@ def test_a_processor_behind_a_processor(feed: Any, spark: Any, tmp_path: pathlib
     class Chained(Job):
         def build(self, df: Any, group: Any, **more: Any) -> Any:
             first = super().build(df, group)
-            return group(first, "k").transformWithState(Tells(), "k string, said string", "Append", "EventTime")
+            return with_state(group(first, "k"), Tells(), "k string, said string", "Append", "EventTime")
 
     ours, sparks = sides(spark, tmp_path)
     made = itertools.count()

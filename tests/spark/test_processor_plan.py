@@ -6,6 +6,7 @@ Owns: checks on the driver, and the plans around the operator. Does not own: wha
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import threading
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
 from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.stream import _check_version
+from support.spark.frames_of_rows import METHOD, with_state
 from support.spark.processor_harness import Job, by_value, compare, finish, sides, start
-from support.spark.stream_harness import needs_rows, rows_of, skip_without_rows
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
@@ -67,8 +69,7 @@ class TotalInPandas(Total):
 
 
 def total(group: Any, mode: str = "Update", time: str = "None", **more: Any) -> Any:
-    skip_without_rows()
-    return group.transformWithState(Total(), OUTPUT, mode, time, **more)
+    return with_state(group, Total(), OUTPUT, mode, time, **more)
 
 
 @pytest.fixture
@@ -81,8 +82,7 @@ def stream(feed: Any) -> Any:
     return feed(SCHEMA, *BATCHES).stream()
 
 
-def refused(group: Any, *args: Any, api: str = "transformWithState", **more: Any) -> str:
-    skip_without_rows()
+def refused(group: Any, *args: Any, api: str = METHOD, **more: Any) -> str:
     with pytest.raises(fc.InvalidArgumentError) as error:
         getattr(group, api)(*args, **more)
     return str(error.value)
@@ -99,7 +99,6 @@ def test_arguments_are_checked(stream: Any, root: str) -> None:
     assert "a stream" in refused(group, Total(), OUTPUT, "Update", "None", stream.groupBy("k"))
 
 
-@needs_rows
 def test_modes_that_spark_does_not_know_have_its_own_condition(stream: Any, root: str) -> None:
     group = grouped(stream, "k", state=root)
     for mode, time in (("Sideways", "None"), ("Update", "Sidereal")):
@@ -130,17 +129,15 @@ def test_collated_keys_are_refused(spark: Any, root: str) -> None:
     assert "collat" in refused(grouped(df, "c", state=root), Total(), OUTPUT, "Update", "None")
 
 
-@needs_rows
 def test_what_cannot_be_pickled_is_found_at_once(stream: Any, root: str) -> None:
     class Locked(Total):
         def __init__(self) -> None:
             self.lock = threading.Lock()
 
     with pytest.raises(Exception, match="pickle"):
-        grouped(stream, "k", state=root).transformWithState(Locked(), OUTPUT, "Update", "None")
+        with_state(grouped(stream, "k", state=root), Locked(), OUTPUT, "Update", "None")
 
 
-@needs_rows
 def test_init_is_called_at_once_and_not_on_the_users_object(stream: Any, root: str) -> None:
     class Twice(Total):
         def init(self, handle: Any) -> None:
@@ -148,18 +145,17 @@ def test_init_is_called_at_once_and_not_on_the_users_object(stream: Any, root: s
             handle.getValueState("x", "n long")
 
     with pytest.raises(Exception, match="STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED"):
-        grouped(stream, "k", state=root).transformWithState(Twice(), OUTPUT, "Update", "None")
+        with_state(grouped(stream, "k", state=root), Twice(), OUTPUT, "Update", "None")
     processor = Total()
-    grouped(stream, "k", state=root).transformWithState(processor, OUTPUT, "Update", "None")
+    with_state(grouped(stream, "k", state=root), processor, OUTPUT, "Update", "None")
     assert vars(processor) == {}
 
 
-@needs_rows
 def test_the_result_has_the_schema_that_was_given(stream: Any, spark: Any, root: str) -> None:
     output = Job(Total, "k string not null comment 'the key', `n n` array<int> not null, t timestamp not null").output
     for df in (stream, spark.createDataFrame(BATCHES[0], SCHEMA)):
-        ours = grouped(df, "k", state=root).transformWithState(Total(), output, "Update", "None")
-        sparks = df.groupBy("k").transformWithState(Total(), output, "Update", "None")
+        ours = with_state(grouped(df, "k", state=root), Total(), output, "Update", "None")
+        sparks = with_state(df.groupBy("k"), Total(), output, "Update", "None")
         assert ours.schema == sparks.schema
 
 
@@ -244,20 +240,20 @@ def test_one_processor_twice_is_refused(feed: Any, spark: Any, tmp_path: pathlib
     assert "2 times" in explain_error(error.value)
 
 
-@pytest.mark.parametrize("processor", [pytest.param(Total, marks=needs_rows), TotalInPandas])
+@pytest.mark.parametrize("processor", [Total, TotalInPandas])
 @pytest.mark.parametrize("time", ["None", "ProcessingTime", "EventTime"])
 def test_a_batch_frame_is_one_batch(spark: Any, root: str, processor: type[Total], time: str) -> None:
-    api = "transformWithState" if processor is Total else "transformWithStateInPandas"
     df = spark.createDataFrame([*BATCHES[0], *BATCHES[1], (None, 7)], SCHEMA)
     initial = spark.createDataFrame([("a", 100), ("z", 5)], SCHEMA)
-    ours = getattr(grouped(df, "k", state=root), api)(processor(), OUTPUT, "Update", time)
+    group = grouped(df, "k", state=root)
+    call = functools.partial(with_state, group) if processor is Total else group.transformWithStateInPandas
+    ours = call(processor(), OUTPUT, "Update", time)
     assert rows_of(ours.collect()) == rows_of([("a", 11), ("b", 2), (None, 7)])
     if processor is Total:
         ours = total(grouped(df, "k", state=root), time=time, initialState=initial.groupBy("k"))
         assert rows_of(ours.collect()) == rows_of([("a", 111), ("b", 2), (None, 7)])
 
 
-@needs_rows
 def test_a_batch_frame_has_sparks_times_and_fires_what_is_due(spark: Any, root: str) -> None:
     class Times(Total):
         def init(self, handle: Any) -> None:
@@ -277,8 +273,8 @@ def test_a_batch_frame_has_sparks_times_and_fires_what_is_due(spark: Any, root: 
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", sides_provider())
     _ = spark.streams.active  # a session that has run no stream has no coordinator of state stores
     for time in ("None", "ProcessingTime", "EventTime"):
-        ours = grouped(df, "k", state=root).transformWithState(Times(), OUTPUT, "Update", time)
-        theirs = df.groupBy("k").transformWithState(Times(), OUTPUT, "Update", time)
+        ours = with_state(grouped(df, "k", state=root), Times(), OUTPUT, "Update", time)
+        theirs = with_state(df.groupBy("k"), Times(), OUTPUT, "Update", time)
         assert rows_of(ours.collect()) == rows_of(theirs.collect())
 
 
@@ -326,7 +322,7 @@ def test_a_savepoint_carries_a_processors_states(feed: Any, spark: Any, tmp_path
         (Arrays(), "None", "`n` was"),
     ]:
         with pytest.raises(fc.SchemaMismatchError, match=said) as error:
-            group.transformWithState(processor, OUTPUT, "Update", mode)
+            with_state(group, processor, OUTPUT, "Update", mode)
         assert "`start_from`" in str(error.value)
 
 
@@ -387,7 +383,7 @@ def test_a_version_without_the_method_is_named(stream: Any, root: str, monkeypat
     for owner in kind.__mro__:
         if "transformWithState" in vars(owner):
             monkeypatch.delattr(owner, "transformWithState")
-    assert "has no transformWithState()" in refused(group, Total(), OUTPUT, "Update", "None")
+    assert "has no transformWithState()" in refused(group, Total(), OUTPUT, "Update", "None", api="transformWithState")
 
 
 def test_a_version_without_the_method_over_connect_is_named() -> None:

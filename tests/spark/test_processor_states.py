@@ -26,13 +26,8 @@ from support.spark.processors import (
     ScriptInPandas,
     script,
 )
-from support.spark.stream_harness import has_rows
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not has_rows, reason="Spark 4.0 cannot store a list with a null among its numbers"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value("support.spark.processors")
 
 APIS = {"row": Script, "pandas": ScriptInPandas}

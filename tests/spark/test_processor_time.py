@@ -16,8 +16,8 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
+from support.spark.frames_of_rows import with_state
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, compare
-from support.spark.stream_harness import needs_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 by_value(__name__)
@@ -89,7 +89,6 @@ def test_rows_before_the_epoch_are_late_from_the_start(feed: Any, spark: Any, tm
     compare(feed, spark, tmp_path, job, SCHEMA, [rows, rows])
 
 
-@needs_rows
 def test_late_by_the_end_of_a_window(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(
         Seen,
@@ -103,8 +102,7 @@ def test_late_by_the_end_of_a_window(feed: Any, spark: Any, tmp_path: pathlib.Pa
     class Windows(Job):
         def build(self, df: Any, group: Any, **more: Any) -> Any:
             marked = df.withWatermark(*TEN_SECONDS).select("k", F.window("ts", "10 seconds").alias("w"), F.lit(1))
-            result = group(marked.select("k", "w"), "k")
-            return result.transformWithState(WindowsSeen(), OUTPUT, "Update", "EventTime")
+            return with_state(group(marked.select("k", "w"), "k"), WindowsSeen(), OUTPUT, "Update", "EventTime")
 
     compare(feed, spark, tmp_path, Windows(**vars(job)), SCHEMA, LATE[:6])
 

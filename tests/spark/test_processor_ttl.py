@@ -22,14 +22,10 @@ from pyspark.sql.streaming import StatefulProcessor
 from support.kills import clock
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, check, compare, sides, start
 from support.spark.processors import LIST, MAP, SCRIPT_OUTPUT, SCRIPT_SCHEMA, VALUE, Script, script
-from support.spark.stream_harness import has_rows, rows_of
+from support.spark.stream_harness import rows_of
 from support.waiting import until
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not has_rows, reason="Spark 4.0 cannot store a list with a null among its numbers"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 by_value(__name__)
 by_value("support.kills.clock")
 by_value("support.spark.processors")

@@ -21,6 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
+from support.spark.lacks import needs
 from support.spark.processor_harness import Job, by_value, compare
 from support.spark.values import VALUES
 
@@ -96,6 +97,7 @@ def rows(types: list[str]) -> list[list[Any]]:
     return [made[:3], made[3:count], made[count:]]
 
 
+@needs("rows")
 @pytest.mark.parametrize("types", GROUPS, ids="+".join)
 def test_every_type(feed: Any, spark: Any, tmp_path: pathlib.Path, types: list[str]) -> None:
     fields = columns(types)

@@ -22,8 +22,9 @@ from pyspark.sql import functions as F
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.frames_of_rows import with_state
 from support.spark.processor_harness import by_value, finish, sides, start
-from support.spark.stream_harness import rows_of, skip_without_rows
+from support.spark.stream_harness import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 by_value(__name__)
@@ -83,14 +84,13 @@ def batches(seed: int) -> list[list[tuple[Any, ...]]]:
 
 
 def test_equal_to_the_row_processor_with_restarts(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    skip_without_rows()
     _, sparks = sides(spark, tmp_path)
     source, got, wanted = feed(SCHEMA), {}, {}
     for rows in batches(82):
         source.add(rows)
         ours = grouped(source.stream(), "k", "j", state=str(tmp_path / "state"))
         finish(start(ours.transformWithStateInArrow(Totals(), OUTPUT), tmp_path / "ours", got))
-        theirs = source.stream().groupBy("k", "j").transformWithState(row_totals(), OUTPUT, "Update", "None")
+        theirs = with_state(source.stream().groupBy("k", "j"), row_totals(), OUTPUT)
         finish(start(theirs, sparks.checkpoint, wanted))
     assert {n: rows_of(r) for n, r in got.items()} == {n: rows_of(r) for n, r in wanted.items()}
     assert any(got.values())
@@ -193,7 +193,6 @@ def row_away() -> Any:
 
 
 def test_timers_fire_as_those_of_spark(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    skip_without_rows()
     _, sparks = sides(spark, tmp_path)
     noon, rng = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc), random.Random(16)
     source, got, wanted, seen = feed("k string, ts timestamp"), {}, {}, 0
@@ -210,7 +209,7 @@ def test_timers_fire_as_those_of_spark(feed: Any, spark: Any, tmp_path: pathlib.
     finish(query)
     for progress in query.recentProgress:
         seen += progress["observedMetrics"].get("fastchangelog.default", {"rows_seen": 0})["rows_seen"]
-    theirs = stream.groupBy("k").transformWithState(row_away(), output, "Update", "EventTime")
+    theirs = with_state(stream.groupBy("k"), row_away(), output, time="EventTime")
     finish(start(theirs, sparks.checkpoint, wanted))
     assert {n: rows_of(r) for n, r in got.items()} == {n: rows_of(r) for n, r in wanted.items()}
     assert sum(map(len, got.values())) > 3

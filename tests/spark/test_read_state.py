@@ -22,6 +22,7 @@ from fastchangelog import cli
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.checkpoint.files import query_checkpoints
+from support.spark.frames_of_rows import with_state
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
 from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, SEED, Script, script
 from support.spark.stream_harness import rows_of, run
@@ -272,10 +273,8 @@ def test_a_processor_while_it_runs_and_two_states_of_one_query(feed: Any, spark:
     checkpoint, state = tmp_path / "checkpoint", tmp_path / "state"
     spark.conf.set("spark.fastchangelog.state", str(state))
     try:
-        first = grouped(source.stream(), "k", name="first").transformWithState(
-            Counts(), "k string, n bigint", "Update", "None"
-        )
-        second = grouped(first, "n", name="second").transformWithState(Counts(), "k string, n bigint", "Append", "None")
+        first = with_state(grouped(source.stream(), "k", name="first"), Counts(), "k string, n bigint")
+        second = with_state(grouped(first, "n", name="second"), Counts(), "k string, n bigint", "Append")
         first_read: dict[int, list[Any]] = {}
         expected: dict[str, int] = {}
         wanted: dict[int, list[Any]] = {}

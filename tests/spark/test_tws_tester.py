@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import datetime as dt
+import importlib
 import pathlib
 import random
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import Row
 
+from support.spark.lacks import LACKS, needs
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, sides
 from support.spark.processors import (
     LIST,
@@ -34,9 +36,9 @@ from support.spark.processors import (
 )
 from support.spark.stream_harness import rows_of
 
-tws_tester = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="PySpark 4.2 is the first with TwsTester")
+tws_tester = None if LACKS["tester"].here else importlib.import_module("pyspark.sql.streaming.tws_tester")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs("tester")]
 by_value("support.spark.processors")
 
 BASE = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)

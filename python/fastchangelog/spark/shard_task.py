@@ -52,8 +52,9 @@ NO_FIRST_BATCH = (
     "the query when its source has rows"
 )
 _ON_CONNECT = (
-    "Spark Connect runs what foreachBatch does with a batch outside of the query; write the result of grouped() to a "
-    "sink that Spark itself fills, such as Kafka, or run the query in a classic session"
+    "over Spark Connect a function of foreachBatch does its work outside of the query, and is told of it where "
+    "grouped() or accelerate() was called in the session that starts the query; call it there, or write the result to "
+    "a sink that Spark itself fills, such as Kafka"
 )
 METRICS_TYPE = pa.list_(pa.int64())
 #: What Spark keeps for a shard of an operator that it calls without rows, too: the handle, under the name that readers

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastchangelog.checkpoints.s3_settings import PACKAGE, is_in_s3, missing_settings
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.spark import internals, metrics
+from fastchangelog.spark import connect_batches, internals, metrics
 from fastchangelog.spark.checkpoint import moved as moved_checkpoints
 from fastchangelog.spark.internals_queries import StartingQuery, Watch, watch_starts
 
@@ -55,10 +55,10 @@ def watch(spark: SparkSession) -> None:
 
     watched = Watch(moved_checkpoints.repair, _advise, check, REFUSAL, metrics.PREFIX, STATE, _is_ours)
     if not watch_starts(spark, watched):
+        connect_batches.follow(spark)
         _log.warning(
             "Spark Connect does not show the output mode of a query: write the result of grouped() with "
-            'outputMode("update"); append, the default, would write a key again each time that it changes. '
-            "foreachBatch fails there: Connect runs what it does with a batch outside of the query"
+            'outputMode("update"); append, the default, would write a key again each time that it changes'
         )
 
 

@@ -2,19 +2,25 @@
 
 Owns: reading task properties; which query, run and batch the task belongs to; the base of functions that tasks run; the
 check that driver and worker run one version; what happens when a worker unpickles a task; freezing a worker's modules.
-Does not own: what the properties must be (`settings`), who writes the query's settings (`internals_queries`).
+Does not own: what the properties must be (`settings`), who writes the query's settings (`internals_queries`) and the
+tags of jobs (`connect_batches`).
 
 Spark's own properties of a query are those of the thread that starts a job: a thread that a user starts has none, or
 those of another query or batch, and a user may set them. So the settings of the query's session come first, and Spark's
 own properties count where they do not contradict them.
+
+Over Spark Connect the jobs of a function of `foreachBatch` are operations of a client: they have neither the properties
+of the query nor, before Spark 4.3, the settings of its session. A tag of the job has what they must know.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import re
-from collections.abc import Callable, Iterator
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -33,6 +39,7 @@ __all__ = [
     "QUERY_ID",
     "RUN",
     "RUN_ID",
+    "TAGS",
     "ArrowFunction",
     "TaskQuery",
     "VersionChecked",
@@ -41,6 +48,7 @@ __all__ = [
     "is_first_of_run",
     "is_first_partition",
     "local_property",
+    "tag_of",
     "this_query",
 ]
 
@@ -59,6 +67,9 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 #: The id of a query's run, which Spark takes for the name of its jobs, as long as the user gives them no other.
 RUN_ID = "spark.jobGroup.id"
+#: The tags of a job, with commas between them.
+TAGS = "spark.job.tags"
+_TAG = "fastchangelog?"
 
 #: What to do where a job comes from a thread that knows nothing of the query.
 OTHER_THREAD = (
@@ -87,11 +98,37 @@ class TaskQuery:
 
 
 def local_property(name: str) -> str | None:
-    """A property that Spark gave to this task; None if unset, or outside a task."""
+    """A property that Spark or a tag of the job gave to this task; None if unset, or outside a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(name)
+    if context is None:
+        return None
+    tags = context.getLocalProperty(TAGS)
+    # A query that a function of `foreachBatch` has started inherits the tags, and has properties of its own.
+    if tags is not None and _TAG in tags and context.getLocalProperty(QUERY_ID) is None:
+        told = _told(tags)
+        if name in told:
+            return told[name]
+    return context.getLocalProperty(name)
+
+
+def tag_of(properties: Mapping[str, str]) -> str:
+    """The tag that gives properties to the tasks of a job.
+
+    >>> tag_of({BATCH: "7", "a": "1,2"})
+    'fastchangelog?spark.sql.fastchangelog.batch=7&a=1%2C2'
+    >>> _told("spark-session-1," + tag_of({BATCH: "7", "a": "1,2"}) + ",another")
+    {'spark.sql.fastchangelog.batch': '7', 'a': '1,2'}
+    """
+    return _TAG + urllib.parse.urlencode(properties)
+
+
+@functools.lru_cache(maxsize=16)
+def _told(tags: str) -> dict[str, str]:
+    """What the tag among these gives. Spark puts words of its own before it."""
+    text = tags.partition(_TAG)[2].partition(",")[0]
+    return dict(urllib.parse.parse_qsl(text))
 
 
 def this_query() -> TaskQuery:

@@ -13,23 +13,26 @@ import dataclasses
 
 try:
     from pyspark import __version__ as PYSPARK
-    from pyspark.sql import types as _types
 except ImportError:  # `requirements` says so
-    PYSPARK, _types = "", None  # type: ignore[assignment]
+    PYSPARK = ""
 
 __all__ = [
     "ENDS_BATCHES_BY_BYTES",
     "HAS_BYTES",
     "HAS_SPATIAL_TYPES",
     "HAS_TIME_TYPE",
+    "NULLS_IN_LISTS",
     "PYSPARK",
     "READS_FORMAT_1_OVER_CONNECT",
     "READS_OWN_CHECKPOINTS",
     "RENAMES_FRAME_COLUMNS",
     "ROW_PROCESSORS",
     "STATISTICS_OF_EQUAL_VALUES",
+    "STREAMS_OVER_CONNECT",
     "SUPPORTED",
     "Since",
+    "TESTER",
+    "TIME_AND_SPATIAL_TYPES",
     "needs_older_pandas",
 ]
 
@@ -62,6 +65,14 @@ def _number(text: str) -> int:
 SUPPORTED = Since(4, 0)
 #: `transformWithState` with Rows; before there is the one with pandas frames only.
 ROW_PROCESSORS = Since(4, 1)
+#: `transformWithStateInPandas` over Spark Connect.
+STREAMS_OVER_CONNECT = Since(4, 1)
+#: Spark's own list states hold a null among numbers.
+NULLS_IN_LISTS = Since(4, 1)
+#: PySpark's `TwsTester`.
+TESTER = Since(4, 2)
+#: The types TIME, GEOMETRY and GEOGRAPHY.
+TIME_AND_SPATIAL_TYPES = Since(4, 1)
 #: The `statestore` source reads format 2 of checkpoints, which queries with our state have. It reads none of the
 #: `transformWithState` states that Spark 4.0 has written.
 READS_OWN_CHECKPOINTS = Since(4, 1)
@@ -79,9 +90,9 @@ HAS_BYTES = Since(4, 1)(PYSPARK)
 #: This PySpark makes frames of named tuples, which rename columns that are no Python names.
 RENAMES_FRAME_COLUMNS = Since(4, 1)(PYSPARK)
 #: This PySpark has the type TIME.
-HAS_TIME_TYPE = hasattr(_types, "TimeType")
+HAS_TIME_TYPE = TIME_AND_SPATIAL_TYPES(PYSPARK)
 #: This PySpark has the types GEOMETRY and GEOGRAPHY.
-HAS_SPATIAL_TYPES = hasattr(_types, "GeometryType")
+HAS_SPATIAL_TYPES = TIME_AND_SPATIAL_TYPES(PYSPARK)
 
 
 def needs_older_pandas(pyspark: str, pandas: str) -> bool:

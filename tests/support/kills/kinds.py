@@ -18,6 +18,7 @@ from support.kills import aggregates, clock
 from support.kills.aggregates import Model
 from support.kills.clock import Clocked, ClockModel
 from support.kills.ledger import DELAY_SECONDS, OUTPUT, SCHEMA, Ledger, LedgerModel
+from support.spark.frames_of_rows import with_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ def all_aggregates(stream: DataFrame, group: Callable[[DataFrame], Any]) -> Data
 def ledger(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:
     """The processor."""
     marked = group(stream.withWatermark("ts", f"{DELAY_SECONDS} seconds"))
-    return marked.transformWithState(Ledger(), OUTPUT, "Update", "EventTime")  # type: ignore[no-any-return]
+    return with_state(marked, Ledger(), OUTPUT, "Update", "EventTime")  # type: ignore[no-any-return]
 
 
 def clocked(stream: DataFrame, group: Callable[[DataFrame], Any]) -> DataFrame:

@@ -10,6 +10,7 @@ Prints one line of JSON. `CONNECT_PORT` is the server's port.
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime as dt
 import itertools
 import json
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.connect.client.core import DefaultChannelBuilder
@@ -98,11 +100,8 @@ def same(job: Job) -> Any:
         "ours": lambda df, key: grouped(df, key, state=root),
         "sparks": lambda df, key: df.groupBy(key),
     }
-    initial = job.spark.createDataFrame(script(1, 1, 3, VALUE, BASE)[0], SCRIPT_SCHEMA)
     for api, processor in (("row", Script), ("pandas", ScriptInPandas)):
         method = "transformWithState" if api == "row" else "transformWithStateInPandas"
-        if not hasattr(initial.groupBy("k"), method):
-            continue
         batches = script(7, 3, 25, (*VALUE, *LIST, *MAP), BASE)
         for part in (batches[:2], batches[2:]):
             stream = job.feed(f"{api}-in", SCRIPT_SCHEMA, part)
@@ -221,6 +220,102 @@ def imported(job: Job) -> Any:
     return out
 
 
+def functions(job: Job) -> Any:
+    """Functions of `foreachBatch`: two queries at once, restarts, two uses of a batch, threads, a batch that is cut."""
+    from support.spark import connect_processors as p
+
+    by_value("support.spark.connect_processors")
+    job.spark.conf.set("spark.fastchangelog.state", str(job.folder / "state"))
+    out: dict[str, Any] = {}
+    stream = job.feed("in", p.SCHEMA, p.BATCHES)
+    builds: dict[str, Callable[[Any], Any]] = {
+        "sums": lambda df: grouped(df, "k").agg(F.sum("v").alias("n")),
+        "processor": lambda df: grouped(df, "k").transformWithStateInPandas(p.Total(), p.OUTPUT, "Update", "None"),
+    }
+    queries = [function_query(job, name, build(stream), twice) for name, build in builds.items()]
+    finish(queries)
+    # The checkpoints keep the number of their partitions.
+    job.spark.conf.set("spark.sql.shuffle.partitions", "3")
+    job.feed("in", p.SCHEMA, [[("a", 100), ("c", 5)]])
+    for name, build in builds.items():
+        finish([function_query(job, name, build(stream), in_threads)])
+        out[name] = {path.stem: json.loads(path.read_text()) for path in sorted((job.folder / f"{name}-out").iterdir())}
+    out["states"] = sorted(path.parent.name for path in (job.folder / "state").glob("*/*/"))
+    out["ids"] = sorted(json.loads((job.folder / name / "metadata").read_text())["id"] for name in builds)
+    job.spark.conf.set("spark.sql.shuffle.partitions", "1")
+    out["cut"] = str(awaited(function_query(job, "cut", builds["sums"](stream), cutting)))
+    finish([function_query(job, "cut", builds["sums"](stream), twice)])
+    out["after the cut"] = [json.loads(path.read_text()) for path in sorted((job.folder / "cut-out").iterdir())]
+    # A checkpoint in Spark's temporary folder.
+    writer = builds["sums"](stream).writeStream.foreachBatch(twice(str(job.folder / "sums-out"))).outputMode("update")
+    finish([started(writer.trigger(availableNow=True).start)])
+    out["temporary"] = json.loads((job.folder / "sums-out" / "2.json").read_text())
+    return out
+
+
+def function_query(job: Job, name: str, frame: Any, function: Callable[[str], Any]) -> Any:
+    """Starts a query with a function of `foreachBatch`."""
+    folder = job.folder / f"{name}-out"
+    folder.mkdir(exist_ok=True)
+    writer = frame.writeStream.foreachBatch(function(str(folder))).outputMode("update").trigger(availableNow=True)
+    return started(lambda: writer.start(checkpointLocation=str(job.folder / name)))
+
+
+def started(start: Callable[[], Any], tries: int = 5) -> Any:
+    """A query. Spark gives the process of its function 10 s to import PySpark, which a busy machine may exceed."""
+    for _ in range(tries - 1):
+        try:
+            return start()
+        except SparkConnectGrpcException as error:
+            if "Timed out while waiting for the Python worker" not in str(error):
+                raise
+    return start()
+
+
+def finish(queries: Sequence[Any]) -> None:
+    """Waits for the ends of queries."""
+    for query in queries:
+        assert query.awaitTermination(240), "the query did not end"
+
+
+def awaited(query: Any) -> Exception | None:
+    """The error of a query."""
+    try:
+        query.awaitTermination(240)
+    except Exception as error:
+        return error
+    return None
+
+
+def twice(folder: str) -> Any:
+    """A function that uses the batch twice."""
+
+    def write(batch: Any, number: int) -> None:
+        count = batch.count()
+        rows = sorted(list(row) for row in batch.collect())
+        assert len(rows) == count
+        Path(folder, f"{number}.json").write_text(json.dumps(rows))
+
+    return write
+
+
+def cutting(folder: str) -> Any:
+    """A function that reads a part of the batch."""
+    return lambda batch, number: batch.limit(1).collect()
+
+
+def in_threads(folder: str) -> Any:
+    """A function whose threads use the batch at the same time."""
+
+    def write(batch: Any, number: int) -> None:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            first, second = pool.map(lambda _: sorted(list(row) for row in batch.collect()), range(2))
+        assert first == second
+        Path(folder, f"{number}.json").write_text(json.dumps(first))
+
+    return write
+
+
 def without(job: Job) -> Any:
     """A server whose workers lack the package."""
     stream = job.feed("in", "k string, v bigint", [[("a", 1)]])
@@ -231,7 +326,7 @@ def without(job: Job) -> Any:
     return {}
 
 
-PARTS = {part.__name__: part for part in (same, timed, calls, accelerated, imported, without)}
+PARTS = {part.__name__: part for part in (same, timed, calls, accelerated, imported, functions, without)}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -16,7 +16,8 @@ from pyspark import cloudpickle
 
 from fastchangelog.spark import grouped
 from fastchangelog.spark.settings import REQUIRED
-from support.spark.stream_harness import Feed, rows_of, skip_without_rows
+from support.spark.frames_of_rows import with_state
+from support.spark.stream_harness import Feed, rows_of
 
 NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
@@ -50,8 +51,6 @@ class Job:
 
     def build(self, df: Any, group: Callable[..., Any], *, ours_initial: bool = False) -> Any:
         """The result of the processor over a stream or a batch; `group` is Spark's groupBy, or ours."""
-        if self.api == "row":
-            skip_without_rows()
         df = self.prepare(df)
         if self.watermark is not None:
             df = df.withWatermark(*self.watermark)
@@ -59,17 +58,11 @@ class Job:
         if self.initial is not None:
             frame = self.initial()
             initial = group(frame, *self.keys) if ours_initial else frame.groupBy(*self.keys)
-        method = "transformWithState" if self.api == "row" else "transformWithStateInPandas"
-        call = getattr(group(df, *self.keys), method)
-        result = call(
-            statefulProcessor=self.processor(),
-            outputStructType=self.output,
-            outputMode=self.output_mode,
-            timeMode=self.time_mode,
-            initialState=initial,
-            eventTimeColumnName=self.event_time_column,
-        )
-        return self.after(result)
+        grouping, more = group(df, *self.keys), {"initialState": initial, "eventTimeColumnName": self.event_time_column}
+        given = self.processor(), self.output, self.output_mode, self.time_mode
+        if self.api == "row":
+            return self.after(with_state(grouping, *given, **more))
+        return self.after(grouping.transformWithStateInPandas(*given, **more))
 
 
 @dataclasses.dataclass
@@ -165,6 +158,10 @@ def compare(
 
 def check(ours: Answers, sparks: Answers) -> None:
     """Equal rows and watermarks of every batch, and not all of them empty."""
+    for number in ours.rows.keys() & sparks.rows.keys():
+        pairs = zip(rows_of(ours.rows[number]), rows_of(sparks.rows[number]))
+        different = [pair for pair in pairs if pair[0] != pair[1]]
+        assert not different, f"batch {number}: {different[:3]}"
     assert {n: rows_of(r) for n, r in ours.rows.items()} == {n: rows_of(r) for n, r in sparks.rows.items()}
     assert ours.watermarks == sparks.watermarks
     assert any(ours.rows.values())

@@ -18,6 +18,8 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
+from support.spark.lacks import LACKS
+
 SCRIPT_SCHEMA = "k string, i bigint, op string, x bigint, s string, ts timestamp"
 SCRIPT_OUTPUT = "k string, i bigint, said string"
 
@@ -27,6 +29,10 @@ MAP = ("set", "look", "contains", "remove", "items", "keys", "values", "has map"
 TIMERS = ("at", "not at", "timers")
 STATES = (*VALUE, *LIST, *MAP)
 
+#: A null, where Spark's own list states hold one.
+NUMBER_OR_NULL = 7 if LACKS["nulls in lists"].here else None
+#: Spark's own list states give Python's numbers.
+GIVES_NUMBERS = not LACKS["nulls in lists"].here
 SEED = int(os.environ.get("FASTCHANGELOG_SEED", "16"))
 #: The first of the times that scripts draw.
 BASE = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
@@ -46,7 +52,7 @@ class Script(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in sorted(rows, key=lambda r: r.i):  # a group's rows have no order of their own
-            yield Row(k=key[0], i=row.i, said=repr(self.do(row.op, row.x, row.s, timerValues)))
+            yield Row(k=key[0], i=row.i, said=repr(plain(self.do(row.op, row.x, row.s, timerValues))))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         time, found = expiredTimerInfo.getExpiryTimeInMs(), self.value.get()
@@ -72,7 +78,7 @@ class Script(StatefulProcessor):
             "clear": self.value.clear,
             "append": lambda: self.list.appendValue((x, s)),
             "extend": lambda: self.list.appendList([(x, s), (x + 1, None)]),
-            "replace": lambda: self.list.put([(x, s), (None, s)]),
+            "replace": lambda: self.list.put([(x, s), (NUMBER_OR_NULL, s)]),
             "read": lambda: list(self.list.get()),
             "read part": lambda: next(iter(self.list.get()), None),
             "has list": self.list.exists,
@@ -99,6 +105,15 @@ class Script(StatefulProcessor):
         return calls[op]()
 
 
+def plain(value: Any) -> Any:
+    """What a call gave, with numbers of NumPy as Python's where Spark's own list states give those."""
+    if GIVES_NUMBERS:
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    return value.item() if hasattr(value, "item") else value
+
+
 class ScriptInPandas(Script):
     """The same with pandas frames."""
 
@@ -106,7 +121,7 @@ class ScriptInPandas(Script):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         for row in pd.concat(list(rows)).sort_values("i").itertuples():
-            said = repr(self.do(row.op, int(row.x), row.s, timerValues))
+            said = repr(plain(self.do(row.op, int(row.x), row.s, timerValues)))
             yield pd.DataFrame({"k": [key[0]], "i": [row.i], "said": [said]})
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:

@@ -1,6 +1,6 @@
 """A harness that streams the same batches through a plan and keeps what came out.
 
-Owns: the feed of files, one run of a query, the end of its state server, rows made comparable, what a PySpark lacks.
+Owns: the feed of files, one run of a query, the end of its state server, rows made comparable.
 Does not own: what is compared (the tests).
 """
 
@@ -15,12 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog import _internal
-from fastchangelog.spark import versions
+from support.spark.lacks import needs
 
 try:
     from pyspark.sql.conversion import LocalDataToArrowConversion
@@ -31,21 +30,7 @@ STORE = "spark.sql.streaming.stateStore."
 PROVIDER = STORE + "providerClass"
 FORMAT = STORE + "checkpointFormatVersion"
 
-reads_checkpoints = versions.READS_OWN_CHECKPOINTS(versions.PYSPARK)
-needs_readable_checkpoints = pytest.mark.skipif(
-    not reads_checkpoints, reason="this Spark cannot read the state of its own checkpoints"
-)
-
-has_rows = versions.ROW_PROCESSORS(versions.PYSPARK)
-_NO_ROWS = f"PySpark {versions.PYSPARK} has no transformWithState"
-needs_rows = pytest.mark.skipif(not has_rows, reason=_NO_ROWS)
-
-
-def skip_without_rows() -> None:
-    """Skips the test that calls it where a processor cannot take Rows."""
-    if not has_rows:
-        pytest.skip(_NO_ROWS)
-
+needs_readable_checkpoints = needs("own checkpoints")
 
 #: Types that a Parquet file of pyarrow holds as one of Spark's does.
 _TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)

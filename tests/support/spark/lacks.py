@@ -1,0 +1,116 @@
+"""What a version of Spark cannot do: the table of the docs, and the only reasons for which a Spark test is skipped.
+
+Owns: the rows of the table, the marks and skips that read it. Does not own: from which version on Spark can
+(`fastchangelog.spark.versions`), the page (docs/deploying.md, which `tests/test_spark_lacks.py` compares with this).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fastchangelog.spark import versions
+from fastchangelog.spark.versions import Since
+
+
+@dataclasses.dataclass(frozen=True)
+class Lack:
+    """A row of the table."""
+
+    what: str
+    #: The first version that can; None for no version.
+    first: Since | None
+    #: The reason, which is in Spark.
+    why: str
+    #: What users do instead.
+    instead: str
+
+    @property
+    def here(self) -> bool:
+        """True if this PySpark cannot."""
+        return self.first is None or not self.first(versions.PYSPARK)
+
+    def row(self) -> str:
+        """The line of the table."""
+        return f"| {self.what} | {self.first or 'none'} | {self.why} | {self.instead} |"
+
+
+LACKS = {
+    "rows": Lack(
+        "`transformWithState`, with Rows",
+        versions.ROW_PROCESSORS,
+        "PySpark 4.0 has only the method with pandas frames",
+        "`transformWithStateInPandas`, `transformWithStateInArrow`",
+    ),
+    "connect": Lack(
+        "aggregations and processors of a stream over Spark Connect",
+        versions.STREAMS_OVER_CONNECT,
+        "the Connect client of PySpark 4.0 has no `transformWithStateInPandas`, in which both run",
+        "a classic session",
+    ),
+    "nulls in lists": Lack(
+        "a null among the numbers of a list state, and numbers that are not NumPy's, on Spark's own operator",
+        versions.NULLS_IN_LISTS,
+        "PySpark 4.0 sends a list as a pandas frame, which makes the null a NaN and the numbers NumPy's",
+        "`grouped` and `accelerate`, which keep both",
+    ),
+    "own checkpoints": Lack(
+        "`import_state` from a checkpoint of format 2; `read_state` of one on `hdfs://`",
+        versions.READS_OWN_CHECKPOINTS,
+        "the source `statestore` of Spark 4.0 fails on format 2",
+        "format 1, the default; a checkpoint in a folder or an object store, which the core reads",
+    ),
+    "format 1 over connect": Lack(
+        "`import_state` from a checkpoint of format 1 over Spark Connect",
+        versions.READS_FORMAT_1_OVER_CONNECT,
+        "a frame of Connect is analysed again when it runs, by then under the settings of the new query",
+        "a classic session for the first start",
+    ),
+    "checkpoints of 4.0": Lack(
+        "going on from the checkpoint of a query that began on Spark 4.0, on a newer version",
+        None,
+        'Spark 4.0 writes "v2" into its snapshots, and newer versions expect "v1"',
+        "[a savepoint](savepoints.md), taken of the stopped query on any version",
+    ),
+    "tester": Lack(
+        "PySpark's `TwsTester`",
+        versions.TESTER,
+        "PySpark 4.2 is the first that has it",
+        "`fastchangelog.testing.run_processor`",
+    ),
+    "types": Lack(
+        "columns of the types TIME, GEOMETRY and GEOGRAPHY",
+        versions.TIME_AND_SPATIAL_TYPES,
+        "Spark 4.0 has no such types",
+        "a number, a binary",
+    ),
+    "statistics": Lack(
+        "Spark's answers as ours for `corr` of equal values, and variances of one value whose square overflows",
+        versions.STATISTICS_OF_EQUAL_VALUES,
+        "older versions raise `DIVIDE_BY_ZERO` in ANSI mode, and answer NaN",
+        "nothing: fastchangelog answers null and 0.0 on every version, as Spark 4.3 does",
+    ),
+}
+
+HEADER = ("| What | From Spark | The reason in Spark | Instead |", "|---|---|---|---|")
+
+
+def table() -> list[str]:
+    """The lines of the table in the docs."""
+    return [*HEADER, *(lack.row() for lack in LACKS.values())]
+
+
+def needs(key: str) -> pytest.MarkDecorator:
+    """Skips a test where this PySpark lacks what the key names."""
+    return pytest.mark.skipif(LACKS[key].here, reason=_reason(key))
+
+
+def skip_if_lacking(key: str) -> None:
+    """Skips the test that calls it where this PySpark lacks what the key names."""
+    if LACKS[key].here:
+        pytest.skip(_reason(key))
+
+
+def _reason(key: str) -> str:
+    return f"{LACKS[key].what}: {LACKS[key].why}"
