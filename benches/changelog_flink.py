@@ -207,25 +207,34 @@ class Pool:
         one[:, half:] = text[np.arange(half, size) % len(text)]
         self.count = count
         self._first = one[:, 0].astype(np.int64)
-        # A batch is a view from any value on, so the pool continues for one batch after its end. It is immutable.
-        rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
-        self._size, self._values = size, pa.py_buffer(rows.tobytes())
+        # A batch is a view from any value on, so the pool continues for one batch after its end.
+        self._rows = np.take(one, np.arange(count + longest), axis=0, mode="wrap")
+        self._values = _frozen(self._rows)
         self._offsets = pa.py_buffer(np.arange(longest + 1, dtype=np.int32) * np.int32(size))
 
     def take(self, at: int, rows: int, fresh: bool = False) -> Any:
-        """Values number `at` and on, as an Arrow array: a view of the pool, or a copy."""
-        data = self._values.slice(at % self.count * self._size, rows * self._size)
-        buffers = [None, self._offsets, pa.py_buffer(data.to_pybytes()) if fresh else data]
-        return pa.Array.from_buffers(pa.binary(), rows, buffers)
+        """Values number `at` and on, as an immutable Arrow array: a view of the pool, or a copy."""
+        if fresh:
+            data = _frozen(self._rows[at % self.count : at % self.count + rows].copy())
+        else:
+            size = self._rows.shape[1]
+            data = self._values.slice(at % self.count * size, rows * size)
+        return pa.Array.from_buffers(pa.binary(), rows, [None, self._offsets, data])
 
     def objects(self, rows: int) -> list[bytes]:
         """The first values, as objects."""
-        return [self._values.slice(row * self._size, self._size).to_pybytes() for row in range(rows)]
+        return [row.tobytes() for row in self._rows[:rows]]
 
     def first_bytes(self, rows: int) -> int:
         """The first bytes of so many values, added up."""
         rounds, rest = divmod(rows, self.count)
         return int(self._first.sum()) * rounds + int(self._first[:rest].sum())
+
+
+def _frozen(rows: npt.NDArray[np.uint8]) -> pa.Buffer:
+    """Rows as a buffer that never changes. numpy's memory has large pages; fresh `bytes` cost more than their append."""
+    rows.flags.writeable = False
+    return pa.py_buffer(rows)
 
 
 def key_groups(rows: int) -> npt.NDArray[np.uint16]:
