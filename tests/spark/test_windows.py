@@ -110,7 +110,7 @@ def test_windows_are_sparks(feed: Any, tmp_path: pathlib.Path, case: str, mode: 
         lambda df: grouped(marked(df), *keys, state=str(tmp_path / "state"), output_mode=mode).agg(*aggregates),
     )
     assert ours == sparks
-    assert len(ours) > 3
+    assert len(ours) > 3 or (case, mode) == ("a day", "append"), "a day is not over in minutes"
 
 
 @pytest.mark.parametrize("key", ["k", "window"])
