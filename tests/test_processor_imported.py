@@ -108,3 +108,35 @@ def test_long_maps_keep_all_entries(tmp_path: pathlib.Path, chunk_rows: int) -> 
     in_order = written(tmp_path, given, declaration, chunk_rows=chunk_rows).rows("map")
     assert numbers([value for *_, value in in_order]) == list(range(count)), "the entry of `b` has expired"
     assert [expiry(end) for _, _, end, _ in in_order] == [2000 + n for n in range(count)]
+
+
+def stored(key: list[Any], value: list[Any], place: list[int] | None = None) -> pa.RecordBatch:
+    """Rows as the core reads them."""
+    columns = {"key": pa.array(key), "value": pa.array(value)}
+    return pa.RecordBatch.from_pydict({**columns, **({} if place is None else {"place": pa.array(place)})})
+
+
+def of_core(declaration: Declaration | None, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    rows = RowSplit(1, imported_schema(KEY), {}, 1, SHARDS, streaming=False, heartbeats=False)
+    return VariableSplit(declaration, 3, rows, KEY).of_core(batch).to_pylist()
+
+
+def test_rows_of_the_core_are_those_of_sparks_source() -> None:
+    """Plain values, elements of a list with their places, entries of a map, ends, timers."""
+    value = of_core(Declaration("v", "value", NUMBER), stored([{"k": "a"}], [{"n": 5}]))
+    assert numbers([value[0]["value"]]) == [5]
+    assert {**value[0], "value": 5} == {"k": "a", "variable": 3, "sub": None, "value": 5, "place": None, "ends": None}
+    ttl = Declaration("l", "list", NUMBER, ttl_millis=9)
+    kept = [{"value": {"n": n}, "ttlExpirationMs": 70 + n} for n in range(2)]
+    rows = of_core(ttl, stored([{"k": "a"}] * 2, kept, [0, 1]))
+    assert [(row["place"], row["ends"], *numbers([row["value"]])) for row in rows] == [(0, 70, 0), (1, 71, 1)]
+    entry = {"key": {"k": None}, "userKey": {"s": "x"}}
+    batch = stored([entry], [{"n": 1}])
+    columns = [pa.array([entry], pa.struct([("key", pa.struct([("k", pa.string())])), batch.schema[0].type[1]]))]
+    (row,) = of_core(
+        Declaration("m", "map", NUMBER, map_key=TEXT),
+        pa.RecordBatch.from_arrays([*columns, batch[1]], ["key", "value"]),
+    )
+    assert (row["k"], row["sub"] is not None, numbers([row["value"]])) == (None, True, [1])
+    timer = of_core(None, stored([{"key": {"k": "a"}, "expiryTimestampMs": 77}], [{"__dummy__": True}]))
+    assert (timer[0]["value"], int.from_bytes(timer[0]["sub"], "big") & ((1 << 63) - 1)) == (None, 77)

@@ -4,7 +4,7 @@ Every call lets go of the GIL while it works or waits, hears Ctrl-C during waits
 `fastchangelog.errors` with a message of one line. Objects belong to the process that made them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Literal, Protocol, final
@@ -40,8 +40,10 @@ __all__ = [
     "StateCodec",
     "StateHandle",
     "StateMaterialization",
+    "StateRows",
     "StateScan",
     "StateSession",
+    "StoredState",
     "TextVariable",
     "TimerState",
     "ValueState",
@@ -878,12 +880,39 @@ class SparkCheckpoint:
         """The bytes of a file; None if there is none."""
     def unreadable_form(self, batch: int) -> str | None:
         """The setting that gave the state after `batch` a form that only Spark reads; None if there is none."""
-    def operators(self, batch: int) -> list[tuple[int, str, str]]:
-        """The stateful operators at a batch: Spark's number and name, and the properties of a processor as JSON."""
+    def operators(self, batch: int) -> list[tuple[int, str, str, int]]:
+        """The stateful operators at a batch: Spark's number and name, the properties of a processor as JSON, and the
+        number of partitions."""
+    def families(self, operator: int, batch: int) -> list[tuple[str, str, str, str]]:
+        """The column families of an operator's state: name, types of key and value, and the encoding of keys, the last
+        three as Spark's JSON."""
+    def state(self, operator: int, partition: int, batch: int, scratch: str) -> StoredState:
+        """A partition of an operator's state after a batch. `scratch` is an empty local folder, which the caller
+        removes."""
     def variable(self, operator: int, name: str, batch: int, scratch: str) -> TextVariable:
         """A reader of the variable `name`, whose values begin with a text. `batch` is the newest that it will read;
         `scratch` an empty local folder, which the caller removes. The files are those that `operators` listed last, if
         that was for the same batch."""
+
+@final
+class StoredState:
+    """A partition of the state of one of Spark's operators."""
+
+    def rows(
+        self, family: str | None, key: pa.Schema, value: pa.Schema, key_encoder: str, *, is_list: bool = False
+    ) -> StateRows:
+        """The rows of a column family, or of a store without families. `key` and `value` are the columns as Spark keeps
+        them: maps as maps, the type of nothing as null. `is_list`: each value is a list of rows."""
+    def count(self, family: str | None) -> int:
+        """The number of keys in a column family, or in a store without families."""
+
+@final
+class StateRows:
+    """Batches with the structs `key` and `value` in their wire form; of lists a row for each element, with its
+    `place`."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+    def __next__(self) -> pa.RecordBatch: ...
 
 @final
 class TextVariable:

@@ -91,6 +91,14 @@ def feed(spark: Any, tmp_path: pathlib.Path) -> Callable[..., Feed]:
 
 
 @pytest.fixture
+def only_spark_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are in a file system that the core does not reach."""
+    from fastchangelog.checkpoints import handles
+
+    monkeypatch.setattr(handles, "core_uri", lambda *_, **__: None)
+
+
+@pytest.fixture
 def seed() -> int:
     """Of all that a test draws; a failed test shows it."""
     chosen = int(os.environ.get("FASTCHANGELOG_SEED") or random.SystemRandom().randrange(1 << 32))

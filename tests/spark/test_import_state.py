@@ -6,7 +6,6 @@ Not: functions (`test_functions_equal_to_spark`), initial states of user code (`
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import functools
 import math
@@ -136,8 +135,13 @@ STORES = {
 }
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_every_function_goes_on(feed: Any, tmp_path: pathlib.Path, conf: Any, store: str) -> None:
+@pytest.mark.parametrize("store", [*STORES, "rocksdb 2 by Spark"])
+def test_every_function_goes_on(
+    feed: Any, tmp_path: pathlib.Path, conf: Any, request: pytest.FixtureRequest, store: str
+) -> None:
+    if store.endswith(" by Spark"):
+        request.getfixturevalue("only_spark_reads")
+        store = store.removesuffix(" by Spark")
     moved = Moved(feed, tmp_path, SCHEMA, batches_of(1 if store == "hdfs" else 2))
 
     def query(df: Any) -> Any:
@@ -331,8 +335,13 @@ def moved_job(feed: Any, spark: Any, tmp_path: pathlib.Path, job: Job, ops: tupl
     return [r for rows in found for r in rows]
 
 
+@pytest.mark.parametrize("reader", ["core", "spark"])
 @pytest.mark.parametrize("api", APIS)
-def test_states_of_a_processor_go_on(feed: Any, spark: Any, tmp_path: pathlib.Path, api: str) -> None:
+def test_states_of_a_processor_go_on(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, request: pytest.FixtureRequest, api: str, reader: str
+) -> None:
+    if reader == "spark":
+        request.getfixturevalue("only_spark_reads")
     job = Job(APIS[api], SCRIPT_OUTPUT, keys=("k",), api=api)
     said = moved_job(feed, spark, tmp_path, job, STATES, 11)
     assert len(said) == 120
@@ -343,9 +352,14 @@ def test_several_keys_of_a_processor(feed: Any, spark: Any, tmp_path: pathlib.Pa
     moved_job(feed, spark, tmp_path, job, STATES, 12)
 
 
-def test_timers_and_ttls_go_on(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
+@pytest.mark.parametrize("reader", ["core", "spark"])
+def test_timers_and_ttls_go_on(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any, request: pytest.FixtureRequest, reader: str
+) -> None:
     """Timers that were due when Spark's query had stopped fire in the first batch; others are listed."""
     conf(NO_DATA_BATCHES, "false")
+    if reader == "spark":
+        request.getfixturevalue("only_spark_reads")
     ops = (*processors.VALUE, "append", "read", "soon", "some day", "how many")
     said = moved_job(
         feed, spark, tmp_path, Job(processors.ScriptByClock, SCRIPT_OUTPUT, time_mode="ProcessingTime"), ops, 13
@@ -473,28 +487,3 @@ def test_states_that_do_not_fit(feed: Any, spark: Any, tmp_path: pathlib.Path, c
             F.count("*"), initial_state=import_state(checkpoint)
         )
     assert fc.spark.import_state is import_state
-
-
-class Seen(StatefulProcessor):
-    """Keeps one value."""
-
-    def init(self, handle: Any) -> None:
-        self.seen = handle.getValueState("seen", "n long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        self.seen.update((1,))
-        return iter(())
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-
-@pytest.mark.parametrize("zero", [0.0, -0.0])
-def test_zeros_that_are_two_keys_of_sparks(feed: Any, spark: Any, tmp_path: pathlib.Path, zero: float) -> None:
-    [spark.conf.set(*setting) for setting in REQUIRED.items()]
-    source = feed("k double", [(-0.0,), (1.0,)], [(zero,)])
-    ran(source.stream().groupBy("k").transformWithState(Seen(), "k double", "Update", "None"), tmp_path / "sparks")
-    group, old = grouped(source.stream(), "k", state=str(tmp_path / "state")), import_state(tmp_path / "sparks")
-    both = pytest.raises(InvalidArgumentError, match=r"`seen` has entries of 0.0 and of -0.0 \(-?0.0\), which are")
-    with contextlib.nullcontext() if str(zero) == "-0.0" else both:
-        group.transformWithState(Seen(), "k double", "Update", "None", old)

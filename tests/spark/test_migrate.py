@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from fastchangelog import InvalidArgumentError, cli
+from fastchangelog.checkpoints import handles
 from fastchangelog.spark import grouped, internals
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint
 from fastchangelog.spark.reading.migration import describe
@@ -151,7 +152,9 @@ def test_formats_that_a_version_cannot_read(
         conf(name, value)
     finish(start(feed("k int", [(1,)]).stream().groupBy("k").count(), tmp_path / "sparks", {}))
     monkeypatch.setattr(type(spark), "version", property(lambda _: version))  # also where it was read before
+    assert Checkpoint(spark, str(tmp_path / "sparks")).batch == 0, "the core reads them all"
     monkeypatch.setattr(internals, "is_connect", lambda _: connect)
+    monkeypatch.setattr(handles, "core_uri", lambda *_, **__: None)
     with contextlib.nullcontext() if says is None else pytest.raises(InvalidArgumentError, match=says):
         assert Checkpoint(spark, str(tmp_path / "sparks")).batch == 0
 

@@ -6,6 +6,7 @@ Does not own: the formats (the core), which locations it reads (`locations`).
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,17 @@ from fastchangelog.errors import ClosedError, StateNotFoundError, StoreError
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import local_path
 
-__all__ = ["CoreFiles"]
+__all__ = ["ColumnFamily", "CoreFiles"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnFamily:
+    """A column family of a state, as its schema file describes it: in Spark's JSON."""
+
+    name: str
+    key: str
+    value: str
+    key_encoder: str
 
 
 class CoreFiles:
@@ -25,10 +36,13 @@ class CoreFiles:
 
     def __init__(self, uri: str, storage_options: Hidden[Mapping[str, str]], scratch: str | None = None) -> None:
         """`scratch` is the folder of temporary files; None is that of the system."""
-        self._scratch = scratch
+        self._scratch_folder = scratch
         self._uri = uri
         self._options = storage_options
         self._connected: _internal.SparkCheckpoint | None = None
+
+    def __reduce__(self) -> tuple[type[CoreFiles], tuple[str, Hidden[Mapping[str, str]]]]:
+        return CoreFiles, (self._uri, self._options)
 
     @property
     def _checkpoint(self) -> _internal.SparkCheckpoint | None:
@@ -72,15 +86,32 @@ class CoreFiles:
         found = [] if self._checkpoint is None else self._checkpoint.operators(batch)
         return [StatefulOperator(*operator) for operator in found]
 
+    def families(self, operator: int, batch: int) -> dict[str, ColumnFamily]:
+        """The column families of an operator's state at a batch, by name."""
+        found = self._present().families(operator, batch)
+        return {family[0]: ColumnFamily(*family) for family in found}
+
+    @contextmanager
+    def state(self, operator: int, partition: int, batch: int) -> Iterator[_internal.StoredState]:
+        """A partition of an operator's state after a batch, in a scratch folder."""
+        with self._scratch() as scratch:
+            yield self._present().state(operator, partition, batch, scratch)
+
+    def _scratch(self) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(
+            prefix="fastchangelog-", dir=self._scratch_folder, ignore_cleanup_errors=True
+        )
+
+    def _present(self) -> _internal.SparkCheckpoint:
+        if self._checkpoint is None:
+            raise StateNotFoundError(f"{self._uri} vanished while it was read")
+        return self._checkpoint
+
     @contextmanager
     def variable(self, operator: int, name: str, batch: int) -> Iterator[_Variable]:
         """See `files.CheckpointFiles`."""
-        if self._checkpoint is None:
-            raise StateNotFoundError(f"{self._uri} vanished while it was read")
-        with tempfile.TemporaryDirectory(
-            prefix="fastchangelog-", dir=self._scratch, ignore_cleanup_errors=True
-        ) as scratch:
-            variable = _Variable(self._checkpoint.variable(operator, name, batch, scratch))
+        with self._scratch() as scratch:
+            variable = _Variable(self._present().variable(operator, name, batch, scratch))
             try:
                 yield variable
             finally:

@@ -28,6 +28,7 @@ class StatefulOperator:
     name: str
     properties: str
     """What a processor says of itself, as JSON; empty for other operators."""
+    partitions: int
 
 
 class Variable(Protocol):

@@ -70,8 +70,8 @@ class QueryCheckpoints:
         self._storage_options = storage_options or Hidden({})
         self._conf = conf or Hidden({})
         self._scratch = scratch
-        #: Locations that the core may not read, by its credentials or by the form of the state.
-        self._spark_only: set[str] = set()
+        #: Locations that the core may not read, by its credentials or by the form of the state, and why.
+        self._spark_only: dict[str, str] = {}
         #: One connection for each location.
         self._connected: dict[str, CoreFiles] = {}
 
@@ -81,12 +81,7 @@ class QueryCheckpoints:
         A parent that is missing or empty may be the place of a disk that is not mounted: that is an error.
         """
         location = plain_location(location)
-        try:
-            lines = self._files(location).lines("metadata")
-        except PermissionDeniedError:
-            if not self._hand_over(location):
-                raise
-            lines = self._files(location).lines("metadata")
+        lines = self._metadata(location)
         if lines is None:
             self._check_removed(location)
             return None
@@ -97,6 +92,25 @@ class QueryCheckpoints:
                 f"Spark did not write {location}/metadata; give the checkpointLocation of a query"
             ) from None
         return str(found)
+
+    def files(self, location: str) -> CheckpointFiles:
+        """The files of a location, by a reader that may read them."""
+        location = plain_location(location)
+        self._metadata(location)
+        return self._files(location)
+
+    def _metadata(self, location: str) -> list[str] | None:
+        """What Spark wrote of the query, by a reader that may read the location."""
+        try:
+            return self._files(location).lines("metadata")
+        except PermissionDeniedError as error:
+            if not self._hand_over(location, str(error)):
+                raise
+            return self._files(location).lines("metadata")
+
+    def why_spark(self, location: str) -> str:
+        """Why Spark reads a location, and not the core."""
+        return self._spark_only.get(plain_location(location), "it is in a file system that only Spark reads")
 
     def _files(self, location: str) -> CheckpointFiles:
         uri = self._core_uri(location)
@@ -113,7 +127,7 @@ class QueryCheckpoints:
             return None
         return core_uri(location, self._default_fs, local=self._local)
 
-    def _hand_over(self, location: str) -> bool:
+    def _hand_over(self, location: str, why: str) -> bool:
         """Leaves a location to Spark; False if Spark has it already, or is not installed."""
         if self._core_uri(location) is None:
             return False
@@ -121,7 +135,7 @@ class QueryCheckpoints:
             self._by_spark(location)
         except InvalidArgumentError:
             return False
-        self._spark_only.add(location)
+        self._spark_only[location] = why
         return True
 
     def _check_removed(self, location: str) -> None:
@@ -147,7 +161,7 @@ class QueryCheckpoints:
             raise StateNotFoundError(f"the checkpoint {location} vanished while it was read")
         batches = sorted(self._files(location).log("commits"))
         newest = batches[-1] if batches else -1
-        files = self._files_of(location, newest) if batches else self._files(location)
+        files = self.files_after(location, newest) if batches else self._files(location)
         handles: dict[str, str] = {}
         numbers: dict[str, int] = {}
         notes: list[str] = []
@@ -201,7 +215,7 @@ class QueryCheckpoints:
             raise InvalidArgumentError(
                 f"{location} has no committed batch {chosen}; Spark keeps the batches {batches[0]} to {batches[-1]}"
             )
-        files = self._files_of(location, chosen)
+        files = self.files_after(location, chosen)
         operators = self._operators(files, chosen)
         try:
             with _variables(files, operators, chosen) as variables:
@@ -223,13 +237,14 @@ class QueryCheckpoints:
             "query"
         )
 
-    def _files_of(self, location: str, batch: int) -> CheckpointFiles:
+    def files_after(self, location: str, batch: int) -> CheckpointFiles:
         """The files of a location, by a reader that knows the form of the state after `batch`."""
+        location = plain_location(location)
         files = self._files(location)
         if isinstance(files, CoreFiles):
             form = files.unreadable_form(batch)
             if form is not None:
-                if not self._hand_over(location):
+                if not self._hand_over(location, form):
                     raise StoreError(
                         f"{location} can be read by Spark only, since {form}; install fastchangelog[spark]"
                     )

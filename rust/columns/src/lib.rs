@@ -5,6 +5,8 @@
 //!
 //! Owns: the canonical key encoding and its hash, accumulator rows and the tables that hold them, the split of input
 //! rows into shards, types of keys and values of declared states ([`typed`], [`versioned`]).
+//! Spark's own rows as columns ([`spark_rows`], [`spark_keys`]) are read only.
+//!
 //! Does not own: the storage of rows (`fastchangelog-state`), the version of a shard (`fastchangelog-core`).
 //!
 //! The path of a row: [`split`] encodes its key ([`codec`]), folds it into an accumulator row ([`aggregate`]) and emits
@@ -36,6 +38,8 @@ pub mod row_payload;
 mod row_runs;
 pub mod row_split;
 mod rows;
+pub mod spark_keys;
+pub mod spark_rows;
 mod spill_file;
 pub mod spilled_groups;
 pub mod split;

@@ -16,6 +16,7 @@
 use crate::columns::foreign_columns;
 use crate::forge::{Entry, FACTOR, GROUND, both, fix_envelope, fix_file, fix_note, fix_set, one_block_set, peak_of};
 use crate::rows::row_payload;
+use crate::spark_rows::spark_entry;
 use bytes::Bytes;
 use fastchangelog_format::byte_set::{
     ByteBlock, ByteRecords, SetBytes, Wanted, decode_byte_blocks, decode_columns, encode_byte_set,
@@ -44,6 +45,7 @@ pub const ALL: &[(&str, fn(&[u8]) -> bool)] = &[
     ("note", note),
     ("foreign_columns", foreign_columns),
     ("row_payload", row_payload),
+    ("spark_entry", spark_entry),
 ];
 
 const NAME: &str = "some/object";

@@ -61,6 +61,8 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<savepoint_folder::SavepointEntries>()?;
     module.add_class::<session::SessionClient>()?;
     module.add_class::<spark_checkpoint::SparkCheckpoint>()?;
+    module.add_class::<spark_checkpoint::StateRows>()?;
+    module.add_class::<spark_checkpoint::StoredState>()?;
     module.add_class::<spark_checkpoint::TextVariable>()?;
     module.add_class::<session::ResultBatches>()?;
     module.add_class::<session::ServerClient>()?;

@@ -156,7 +156,7 @@ impl RowChunk {
 }
 
 /// The rows as a batch of pyarrow's with the declared schema.
-fn labelled(py: Python<'_>, rows: RecordBatch, declared: &SchemaRef) -> PyResult<Py<PyAny>> {
+pub(crate) fn labelled(py: Python<'_>, rows: RecordBatch, declared: &SchemaRef) -> PyResult<Py<PyAny>> {
     let (fields, metadata) = (declared.fields().clone(), declared.metadata().clone());
     let field = Arc::new(Field::new_struct("", fields, false).with_metadata(metadata));
     let columns: Arc<dyn Array> = Arc::new(StructArray::from(rows));

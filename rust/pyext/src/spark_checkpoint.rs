@@ -1,16 +1,20 @@
 //! Spark's checkpoints as Python sees them. Owns: signatures; files and formats are `fastchangelog-spark`'s.
 
 use crate::detached::{ProcessBound, detached, exclusive, raise};
+use crate::rows::labelled;
+use arrow_schema::SchemaRef;
+use fastchangelog_columns::spark_keys::KeyEncoder;
 use fastchangelog_core::shard::savepoint::attended;
 use fastchangelog_format::config::Options;
 use fastchangelog_format::{Error, Result};
 use fastchangelog_spark as spark;
-use fastchangelog_spark::{Checkpoint, Log, Operator, StateFiles};
+use fastchangelog_spark::{Checkpoint, ColumnFamily, FamilyRows, Log, Operator, StateFiles, StateReader, StoreId};
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::{Store, start_io_threads};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use pyo3_arrow::PySchema;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +22,7 @@ use tokio::runtime::Runtime;
 
 const WHAT: &str = "checkpoint";
 const VARIABLE: &str = "state variable";
+const STATE: &str = "state";
 
 #[pyclass(frozen, module = "fastchangelog._internal")]
 pub(crate) struct SparkCheckpoint {
@@ -96,11 +101,37 @@ impl SparkCheckpoint {
         self.run(py, |checkpoint| async move { checkpoint.unreadable_form(batch).await })
     }
 
-    fn operators(&self, py: Python<'_>, batch: u64) -> PyResult<Vec<(u64, String, String)>> {
+    fn operators(&self, py: Python<'_>, batch: u64) -> PyResult<Vec<(u64, String, String, u32)>> {
         let found = self.run(py, |checkpoint| async move { Described::read(&checkpoint, batch).await })?;
         let operators = Arc::clone(&found.operators);
         *self.described.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-        Ok(operators.iter().map(|found| (found.number, found.name.clone(), found.properties.clone())).collect())
+        let told = |Operator { number, name, properties, stores }: &Operator| {
+            let partitions = stores.first().map_or(0, |store: &spark::StateStoreInfo| store.num_partitions);
+            (*number, name.clone(), properties.clone(), partitions)
+        };
+        Ok(operators.iter().map(told).collect())
+    }
+
+    fn families(&self, py: Python<'_>, operator: u64, batch: u64) -> PyResult<Vec<(String, String, String, String)>> {
+        let found = self.run(py, |checkpoint| async move {
+            let files = checkpoint.state_files().await?;
+            checkpoint.families(&files, operator, batch).await
+        })?;
+        let told = |ColumnFamily { name, key_type, value_type, key_encoder }| (name, key_type, value_type, key_encoder);
+        Ok(found.into_iter().map(told).collect())
+    }
+
+    fn state(
+        &self,
+        py: Python<'_>,
+        operator: u64,
+        partition: u32,
+        batch: u64,
+        scratch: PathBuf,
+    ) -> PyResult<StoredState> {
+        let id = StoreId::only(operator, partition);
+        let reader = self.run(py, |checkpoint| async move { checkpoint.state(&id, batch, &scratch).await })?;
+        Ok(StoredState(ProcessBound::new(Mutex::new(reader))))
     }
 
     fn variable(
@@ -123,6 +154,59 @@ impl SparkCheckpoint {
             spark::TextVariable::open(&checkpoint, &files, found, name, batch, &scratch).await
         })?;
         Ok(TextVariable(ProcessBound::new((Mutex::new(opened), Arc::clone(runtime)))))
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct StoredState(ProcessBound<Mutex<StateReader>>);
+
+#[pymethods]
+impl StoredState {
+    #[pyo3(signature = (family, key, value, key_encoder, *, is_list=false))]
+    fn rows(
+        this: Py<Self>,
+        py: Python<'_>,
+        family: Option<String>,
+        key: PySchema,
+        value: PySchema,
+        key_encoder: &str,
+        is_list: bool,
+    ) -> PyResult<StateRows> {
+        let encoder = KeyEncoder::parse(key_encoder).map_err(|e| raise(py, &e))?;
+        let fields = |schema: PySchema| schema.into_inner().fields().clone();
+        let rows =
+            spark::StateRows::new(FamilyRows { family, key: fields(key), value: fields(value), encoder, is_list });
+        Ok(StateRows { state: this, declared: Arc::new(rows.declared()), rows: Mutex::new(rows) })
+    }
+
+    fn count(&self, py: Python<'_>, family: Option<&str>) -> PyResult<u64> {
+        detached(py, |_| {
+            let reader = exclusive(self.0.get(STATE)?, STATE)?;
+            spark::count(&reader, family)
+        })
+    }
+}
+
+#[pyclass(frozen, module = "fastchangelog._internal")]
+pub(crate) struct StateRows {
+    state: Py<StoredState>,
+    rows: Mutex<spark::StateRows>,
+    declared: SchemaRef,
+}
+
+#[pymethods]
+impl StateRows {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let state = self.state.get();
+        let batch = detached(py, |_| {
+            let reader = exclusive(state.0.get(STATE)?, STATE)?;
+            exclusive(&self.rows, "iterator of rows")?.next(&reader)
+        })?;
+        batch.map(|batch| labelled(py, batch, &self.declared)).transpose()
     }
 }
 

@@ -128,6 +128,16 @@ impl Checkpoint {
         StateReader::new(self.store.clone(), id, files.0.iter().map(String::as_str), scratch)
     }
 
+    /// The state of an operator's only store after a batch. `scratch` as for [`StateReader::new`].
+    pub async fn state(&self, id: &StoreId, batch: u64, scratch: &std::path::Path) -> Result<StateReader> {
+        let commit = self.commit(batch).await?;
+        let commit = commit.ok_or_else(|| Error::not_found(format!("the batch {batch} has no commit any more")))?;
+        let files = StateFiles(self.store.list(&id.folder()).await?.into_iter().map(|l| l.name).collect());
+        let mut reader = self.reader(&files, id, scratch);
+        reader.load(&Self::version_after(&commit, batch, id, 0)?).await?;
+        Ok(reader)
+    }
+
     /// Why the state of a batch cannot be read here; none if it can.
     pub async fn unreadable_form(&self, batch: u64) -> Result<Option<String>> {
         let Some(offset) = self.offset(batch).await? else { return Ok(None) };

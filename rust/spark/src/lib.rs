@@ -1,7 +1,7 @@
 //! fastchangelog-spark: Spark's streaming checkpoints, read without Spark.
 //!
-//! Layer 3: imports `fastchangelog-state` (a RocksDB database of another program) and the crates below it. Knows nothing
-//! of handles or of this library's states.
+//! Layer 3: imports `fastchangelog-state` (a RocksDB database of another program), `fastchangelog-columns` (Spark's rows
+//! as columns) and the crates below them. Knows nothing of handles or of this library's states.
 //!
 //! ```text
 //! checkpoint/metadata, offsets/N, commits/N                          logs
@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Owns: the layout of a checkpoint, its formats for Spark 4.0 to 4.3, the order in which its files make up a state.
-//! Does not own: the store (`fastchangelog-store`), the meaning of a row (the caller's), files of `hdfs://` (Spark).
+//! Does not own: the store (`fastchangelog-store`), the bytes of a row (`fastchangelog-columns`), its meaning (the
+//! caller's), files of `hdfs://` (Spark).
 //!
 //! Invariants:
 //! 1. a file that is truncated, damaged or of an unknown form is an error with its name, never data (P9);
@@ -30,6 +31,7 @@ mod operators;
 mod schemas;
 mod snapshots;
 mod state;
+mod state_rows;
 mod unsafe_row;
 mod variable;
 
@@ -38,5 +40,5 @@ pub use logs::{Commit, Log, Offset};
 pub use operators::{Operator, StateStoreInfo};
 pub use schemas::ColumnFamily;
 pub use state::{Provider, StateReader, StoreId, StoreVersion};
-pub use unsafe_row::UnsafeRow;
+pub use state_rows::{FamilyRows, StateRows, count};
 pub use variable::TextVariable;

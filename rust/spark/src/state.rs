@@ -63,6 +63,11 @@ pub struct StoreId {
 }
 
 impl StoreId {
+    /// The only store of an operator that has one.
+    pub fn only(operator: u64, partition: u32) -> Self {
+        Self { operator, partition, store: DEFAULT_STORE.to_owned() }
+    }
+
     /// Its folder in the checkpoint.
     pub fn folder(&self) -> String {
         let partition = format!("state/{}/{}", self.operator, self.partition);
@@ -288,6 +293,13 @@ impl StateReader {
 
     fn shown(&self) -> String {
         format!("{}/{}", self.store.uri(), self.folder)
+    }
+
+    /// The name of a column family of the loaded version, for errors.
+    pub(crate) fn shown_family(&self, family: Option<&str>) -> String {
+        let version = self.loaded.as_ref().map_or(0, |loaded| loaded.version.number);
+        let family = family.map(|name| format!(", state `{name}`")).unwrap_or_default();
+        format!("{}, version {version}{family}", self.shown())
     }
 
     fn address(&self, name: &str) -> String {

@@ -1,18 +1,18 @@
-//! Spark's binary rows.
+//! A text in one of Spark's binary rows.
 //!
-//! Owns: the layout of an `UnsafeRow`: bits of null fields, eight bytes for each field, bytes of those that need more.
-//! Does not own: which field is of which type (the caller's).
+//! Owns: the row of which only fields of variable length are read.
+//! Does not own: rows as columns (`fastchangelog_columns::spark_rows`, which has the layout).
 
 /// A row. Every access is checked: a row that is too short has no value.
 #[derive(Debug, Clone, Copy)]
-pub struct UnsafeRow<'a> {
+pub(crate) struct UnsafeRow<'a> {
     bytes: &'a [u8],
     fields: usize,
 }
 
 impl<'a> UnsafeRow<'a> {
     /// The row of so many fields in `bytes`; none if they are too short for it.
-    pub fn new(bytes: &'a [u8], fields: usize) -> Option<Self> {
+    pub(crate) fn new(bytes: &'a [u8], fields: usize) -> Option<Self> {
         let row = Self { bytes, fields };
         (bytes.len() >= row.bitset() + 8 * fields).then_some(row)
     }
@@ -23,20 +23,20 @@ impl<'a> UnsafeRow<'a> {
     }
 
     /// True for a null field.
-    pub fn is_null(&self, field: usize) -> bool {
+    pub(crate) fn is_null(&self, field: usize) -> bool {
         debug_assert!(field < self.fields);
         self.bytes[field / 8] >> (field % 8) & 1 == 1
     }
 
-    /// The eight bytes of a field: a number, or where its bytes are.
-    pub fn word(&self, field: usize) -> [u8; 8] {
+    /// The eight bytes of a field: where its bytes are.
+    fn word(&self, field: usize) -> [u8; 8] {
         debug_assert!(field < self.fields);
         let at = self.bitset() + 8 * field;
         self.bytes[at..at + 8].try_into().expect("eight bytes, whose presence `new` checked")
     }
 
     /// A field of variable length; none if it lies outside of the row.
-    pub fn bytes(&self, field: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&self, field: usize) -> Option<&'a [u8]> {
         let word = u64::from_le_bytes(self.word(field));
         let (at, length) = ((word >> 32) as usize, (word & 0xFFFF_FFFF) as usize);
         self.bytes.get(at..at.checked_add(length)?)

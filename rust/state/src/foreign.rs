@@ -8,8 +8,7 @@ use super::rocks_threads::{COMPACTION_THREADS, FLUSH_THREADS, OwnThreads};
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_store::threads::check_room;
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DEFAULT_COLUMN_FAMILY_NAME, Direction, IteratorMode, LogLevel, MergeOperands,
-    Options, ReadOptions, WriteBatch,
+    BlockBasedOptions, Cache, DB, DEFAULT_COLUMN_FAMILY_NAME, LogLevel, MergeOperands, Options, ReadOptions, WriteBatch,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -86,17 +85,15 @@ impl ForeignDatabase {
         if !prefix.is_empty() {
             options.set_iterate_upper_bound(after_prefix(prefix));
         }
-        let from = after.unwrap_or(prefix);
-        for entry in self.db.iterator_opt(IteratorMode::From(from, Direction::Forward), options) {
-            let (key, value) = entry.map_err(unreadable)?;
-            if after.is_some_and(|after| after == &*key) {
-                continue;
-            }
-            if !visit(&key, &value)? {
+        let mut entries = self.db.raw_iterator_opt(options);
+        entries.seek(after.unwrap_or(prefix));
+        while let Some((key, value)) = entries.item() {
+            if after != Some(key) && !visit(key, value)? {
                 break;
             }
+            entries.next();
         }
-        Ok(())
+        entries.status().map_err(unreadable)
     }
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -32,6 +32,9 @@ __all__ = ["Keys", "Part", "Windows", "check_key", "given_keys", "keys_of", "mak
 #: Spark's functions that make windows, and its marks of a column of windows.
 _WINDOW, _SESSION = "window", "session_window"
 _MARKS = ("spark.timeWindow", "spark.sessionWindow")
+#: The fields of a window, in the order in which the state keeps them.
+_FIELDS = ("end", "start")
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +76,20 @@ class Keys:
 
     def stored(self, columns: Sequence[Column]) -> list[Part]:
         """What the state keeps of columns that have the types of the keys."""
-        pairs = enumerate(zip(columns, self.fields, strict=True))
-        made = [_stored(column, field, field.name)[: self._width(i)] for i, (column, field) in pairs]
+        parts = []
+        for i, name in self.paths():
+            field = self.fields[i]
+            parts.append(
+                Part(columns[i], field.dataType, field.name) if name is None else _part(columns[i], field, name)
+            )
+        return parts
+
+    def paths(self) -> list[tuple[int, str | None]]:
+        """What the state keeps of each key, in its order: all of it, or a field of a window."""
+        made: list[list[tuple[int, str | None]]] = []
+        for i, field in enumerate(self.fields):
+            names: Sequence[str | None] = _FIELDS[: self._width(i)] if _is_window(field) else [None]
+            made.append([(i, name) for name in names])
         return _in_order(made, self.first)
 
     def results(self, stored: Sequence[Column]) -> list[Column]:
@@ -214,11 +229,15 @@ def _stored(column: Column, field: T.StructField, text: str) -> list[Part]:
     if not _is_window(field):
         return [Part(column, field.dataType, text)]
     assert isinstance(field.dataType, T.StructType)
-    dtype = field.dataType[0].dataType
-    return [Part(column["end"], dtype, f"{text}.end"), Part(column["start"], dtype, f"{text}.start")]
+    return [_part(column, field, name, text) for name in _FIELDS]
 
 
-def _in_order(made: list[list[Part]], first: int | None) -> list[Part]:
+def _part(column: Column, field: T.StructField, name: str, text: str = "") -> Part:
+    assert isinstance(field.dataType, T.StructType)
+    return Part(column[name], field.dataType[name].dataType, f"{text or field.name}.{name}")
+
+
+def _in_order(made: list[list[_T]], first: int | None) -> list[_T]:
     front = [] if first is None else made[first]
     return [*front, *(part for i, parts in enumerate(made) if i != first for part in parts)]
 

@@ -70,7 +70,7 @@ def aggregated(
 
 
 def _initial_payloads(grouping: Grouping, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:
-    from fastchangelog.spark.aggregates.seed import BufferSplit, accumulators  # few queries need it
+    from fastchangelog.spark.aggregates.seed import initial_payloads  # few queries need it
 
     if not grouping.is_streaming:
         raise InvalidArgumentError(
@@ -78,9 +78,7 @@ def _initial_payloads(grouping: Grouping, analysed: Analysed, given: ImportedSta
         )
     if grouping.options.get("start_from"):
         raise InvalidArgumentError("agg() has an initial_state, and grouped() a savepoint to start from; give only one")
-    rows = accumulators(grouping.df.sparkSession, analysed, given)
-    split = BufferSplit(analysed.spec, grouping.options, grouping.payload_bytes, grouping.partitions)
-    return rows.mapInArrow(split, payload_type(None))
+    return initial_payloads(grouping, analysed, given)
 
 
 def _check_start_schema(grouping: Grouping, spec: str, old: str) -> None:

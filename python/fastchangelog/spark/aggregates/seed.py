@@ -2,8 +2,9 @@
 
 Owns: which columns of Spark's state are which accumulator's, their names, what results determine, the refusals, and the
 function that makes payloads of accumulators.
-Does not own: reading Spark's checkpoint (`checkpoint.spark_states`), the columns of an accumulator (the Rust core), how
-payloads become the first version (`operator`).
+Does not own: reading Spark's checkpoint (`checkpoint.spark_states`), the conversion of what the core reads
+(`stored_accumulators`), the columns of an accumulator (the Rust core), how payloads become the first version
+(`operator`).
 
 Spark keeps each distinct aggregate once, in the order of the query, as its optimizer leaves it: `count` of columns that
 are never null is `count(*)`, `bool_and` is `min`, and decimals of few digits are summed as whole numbers and averaged
@@ -23,29 +24,41 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.function_table import FUNCTIONS
+from fastchangelog.spark import settings
 from fastchangelog.spark.aggregates.spec import AggregateSpec, calls_json, spec_json
+from fastchangelog.spark.aggregates.stored_accumulators import StoredSplit, Taken
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, check_keys
+from fastchangelog.spark.checkpoint.stored_rows import CoreRows
 from fastchangelog.spark.imported_state import ImportedState
-from fastchangelog.spark.split import PayloadSplit, Splitting, shaped
+from fastchangelog.spark.split import PayloadSplit, Splitting, payload_type, shaped
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
     from fastchangelog.spark.aggregates.analyse import Analysed, Result
     from fastchangelog.spark.aggregates.keys import Keys
+    from fastchangelog.spark.grouping import Grouping
 
-__all__ = ["BufferSplit", "accumulators", "kept_names"]
+__all__ = ["initial_payloads", "kept_names"]
 
 #: Digits of decimals that Spark sums as whole numbers, and averages as doubles.
 _WHOLE_DIGITS = 8
 _DOUBLE_DIGITS = 11
 
 
-def accumulators(spark: SparkSession, analysed: Analysed, initial: ImportedState | DataFrame) -> DataFrame:
-    """Rows of keys and accumulators, as `BufferSplit` takes them."""
+def initial_payloads(grouping: Grouping, analysed: Analysed, initial: ImportedState | DataFrame) -> DataFrame:
+    """The payload rows of an initial state."""
+    split = BufferSplit(analysed.spec, grouping.options, grouping.payload_bytes, grouping.partitions)
     if isinstance(initial, ImportedState):
-        return _imported(Checkpoint(spark, initial.checkpoint, initial.batch), analysed, initial)
+        checkpoint = Checkpoint(
+            grouping.df.sparkSession,
+            initial.checkpoint,
+            initial.batch,
+            root=grouping.root,
+            storage_options=settings.resolve(grouping.storage_options),
+        )
+        return _imported(checkpoint, analysed, initial, split)
     if not hasattr(initial, "sparkSession") or not hasattr(initial, "schema"):
         raise InvalidArgumentError(
             f"initial_state is fc.spark.import_state(checkpoint) or a batch DataFrame, not {type(initial).__name__}"
@@ -54,7 +67,7 @@ def accumulators(spark: SparkSession, analysed: Analysed, initial: ImportedState
         raise InvalidArgumentError(
             "initial_state is a stream; it is read once, in the first batch: give a batch DataFrame"
         )
-    return _given(analysed, initial)
+    return _given(analysed, initial).mapInArrow(split, payload_type(None))
 
 
 def kept_names() -> frozenset[str]:
@@ -105,7 +118,18 @@ def _buffers(analysed: Analysed) -> list[list[_Buffer]]:
     return found
 
 
-def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState) -> DataFrame:
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """Where Spark keeps an aggregate."""
+
+    result: Result
+    #: Its first column in the value.
+    at: int
+    sparks: list[_Buffer]
+    buffers: list[_Buffer]
+
+
+def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState, split: BufferSplit) -> DataFrame:
     operator = checkpoint.operator(initial.operator)
     where = f"{checkpoint.location}, operator {operator.number}"
     if operator.kind != "aggregate":
@@ -113,27 +137,36 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
             f"{where} is a processor: give its state to transformWithState(…, initialState=import_state(…))"
         )
     rows = checkpoint.rows(operator)
-    key, value = rows.schema["key"].dataType, rows.schema["value"].dataType
-    assert isinstance(key, T.StructType)
+    value = rows.others["value"]
     assert isinstance(value, T.StructType)
-    check_keys(where, analysed.keys.fields, key)
+    check_keys(where, analysed.keys.fields, rows.key)
+    kept = _kept(where, analysed, value)
+    if isinstance(rows.read, CoreRows):
+        taken = [taken for place in kept for taken in _taken(place)]
+        function = StoredSplit(rows.read, analysed.keys.paths(), taken, split)
+        return rows.read.state.in_tasks(checkpoint.spark, function, payload_type(None))
     # By position: columns of one name may be there several times.
-    named = rows.select(
-        F.col("key").cast(_numbered(key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
+    named = rows.read.select(
+        F.col("key").cast(_numbered(rows.key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
     )
-    columns = [F.col("key").getField(f"_{i}") for i in range(len(key))]
-    taken: dict[object, list[Column]] = {}
+    columns = [F.col("key").getField(f"_{i}") for i in range(len(rows.key))]
+    for place in kept:
+        columns += _converted(place)
+    return named.select(*_on_wire(columns, analysed.keys)).mapInArrow(split, payload_type(None))
+
+
+def _kept(where: str, analysed: Analysed, value: T.StructType) -> list[_Kept]:
+    """Where Spark keeps each aggregate: equal ones once."""
+    found: list[_Kept] = []
+    known: dict[object, int] = {}
     at = 0
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
-        known = taken.get(result.in_spark)
-        if known is None:
-            sparks = _sparks_own(result, buffers)
-            own = value.fields[at : at + len(sparks)]
-            _check_fields(where, result, own, sparks)
-            sources = [F.col("value").getField(f"_{at + i}") for i in range(len(sparks))]
-            known = taken[result.in_spark] = _converted(result, sources, sparks, buffers)
+        sparks = _sparks_own(result, buffers)
+        if result.in_spark not in known:
+            _check_fields(where, result, value.fields[at : at + len(sparks)], sparks)
+            known[result.in_spark] = at
             at += len(sparks)
-        columns += known
+        found.append(_Kept(result, known[result.in_spark], sparks, buffers))
     if at != len(value):
         rest = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in value.fields[at:])
         raise SchemaMismatchError(
@@ -141,7 +174,7 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
             "aggregates of that query, in their order; Spark keeps equal ones once, and none whose result the query "
             "does not use"
         )
-    return named.select(*_on_wire(columns, analysed.keys))
+    return found
 
 
 def _numbered(struct: T.StructType) -> T.StructType:
@@ -186,10 +219,12 @@ def _arrow(field: T.StructField) -> pa.DataType:
     return wire.arrow_type(wire.wire_type(field.dataType, f"the state's column {field.name}"))
 
 
-def _converted(result: Result, sources: list[Column], sparks: list[_Buffer], buffers: list[_Buffer]) -> list[Column]:
-    """Spark's columns as ours."""
-    if sparks is buffers:
-        return [_to_wire(column, dtype) for column, dtype in zip(sources, _spark_types(result, buffers), strict=True)]
+def _converted(kept: _Kept) -> list[Column]:
+    """Spark's columns as ours, where Spark reads them."""
+    result, sources = kept.result, [F.col("value").getField(f"_{kept.at + i}") for i in range(len(kept.sparks))]
+    if kept.sparks is kept.buffers:
+        types = _spark_types(result, kept.buffers)
+        return [_to_wire(column, dtype) for column, dtype in zip(sources, types, strict=True)]
     argument = result.arguments[0]
     assert isinstance(argument, T.DecimalType)
     # The sum without its point: in few enough digits that the product with a power of ten is exact.
@@ -197,6 +232,15 @@ def _converted(result: Result, sources: list[Column], sparks: list[_Buffer], buf
     unit = F.lit(f"1e-{argument.scale}").cast(T.DecimalType(argument.scale + 1, argument.scale))
     total = (whole * unit).cast(T.DecimalType(min(argument.precision + 10, 38), argument.scale))
     return [total, sources[0].isNull() if _is_summed_whole(result) else sources[1]]
+
+
+def _taken(kept: _Kept) -> list[Taken]:
+    """Spark's columns as ours, where the core reads them."""
+    at = kept.at
+    if kept.sparks is kept.buffers:
+        return [Taken(at + i) for i in range(len(kept.sparks))]
+    total = Taken(at, kept.buffers[0].type)
+    return [total, Taken(at, is_null=True) if _is_summed_whole(kept.result) else Taken(at + 1)]
 
 
 def _spark_types(result: Result, buffers: list[_Buffer]) -> list[T.DataType | None]:

@@ -48,12 +48,16 @@ def files_by_spark(session: Callable[[], SparkSession]) -> Callable[[str], Check
 
 
 def query_checkpoints(
-    spark: SparkSession, root: str = "", storage_options: Hidden[Mapping[str, str]] | None = None
+    spark: SparkSession,
+    root: str = "",
+    storage_options: Hidden[Mapping[str, str]] | None = None,
+    *,
+    by_spark: Callable[[str], CheckpointFiles] | None = None,
 ) -> QueryCheckpoints:
     """The checkpoints that a session sees, read by the core where it can. `storage_options` are those of the state's
-    `root`."""
+    `root`; `by_spark` opens the others, by default under the settings of our own queries."""
     return QueryCheckpoints(
-        files_by_spark(lambda: spark),
+        by_spark or files_by_spark(lambda: spark),
         default_fs=internals.default_file_system(spark),
         local=not internals.is_connect(spark),
         root=root,
@@ -116,7 +120,12 @@ class SparkFiles:
         except Exception as error:
             raise unreadable(self._location, error) from None
         return [
-            StatefulOperator(int(row["operatorId"]), str(row["operatorName"]), row["operatorProperties"] or "")
+            StatefulOperator(
+                int(row["operatorId"]),
+                str(row["operatorName"]),
+                row["operatorProperties"] or "",
+                int(row["numPartitions"]),
+            )
             for row in rows
         ]
 

@@ -1,8 +1,10 @@
 """Spark's own state: what a checkpoint of Spark's operators holds after its last batch.
 
-Owns: operators, their variables, schemas and rows, and the source offsets.
-Does not own: reading files (`files`), checkpoints of this package (`checkpoints.handles`), what becomes of the rows
-(`aggregates.seed`, `processor.imported`).
+Owns: operators, their variables, who reads them, and the source offsets.
+Does not own: reading files (`checkpoints.core`, `files`), rows (`stored_rows`), checkpoints of this package
+(`checkpoints.handles`), what becomes of the rows (`aggregates.seed`, `processor.imported`).
+
+The core reads the state where it can. Else Spark's source does, and the log says why.
 
 At `load()`, the sources `state-metadata` and `statestore` take a checkpoint's format from the session's settings, not
 from the checkpoint. Format 2 writes ids of state stores into its commits, so the commit tells the format.
@@ -13,17 +15,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyspark.sql import types as T
+
+from fastchangelog.checkpoints.core import ColumnFamily, CoreFiles
 from fastchangelog.checkpoints.files import StatefulOperator, plain_location
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError, StateNotFoundError, StoreError
+from fastchangelog.hidden import Hidden
 from fastchangelog.spark import internals, settings, versions
-from fastchangelog.spark.checkpoint.files import SparkFiles, unreadable
+from fastchangelog.spark.checkpoint.files import SparkFiles, query_checkpoints, unreadable
+from fastchangelog.spark.checkpoint.stored_rows import CoreRows, CoreState, StoredRows
+from fastchangelog.spark.types.walk import contains
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql import types as T
+
+_log = logging.getLogger("fastchangelog.spark")
 
 __all__ = ["TIME_MODES", "Checkpoint", "Operator", "Variable", "check_keys"]
 
@@ -34,6 +44,12 @@ TIME_MODES = {"NoTime": "none", "ProcessingTime": "processingtime", "EventTime":
 _KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 #: The name of the variable that this package keeps in a checkpoint.
 _OURS = "handle"
+#: The columns of a variable beside the key, as Spark's source names them.
+_COLUMNS = {"value": "value", "list": "list_value", "map": "user_map_value"}
+#: The families with timers by key, for each time mode.
+_TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventTimers_keyToTimestamp"}
+#: The only family of a store without families, in its schema.
+_ONLY = "default"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +72,7 @@ class Operator:
     time_mode: str = "none"
     output_mode: str = ""
     variables: tuple[Variable, ...] = ()
+    partitions: int = 0
 
     @property
     def is_ours(self) -> bool:
@@ -71,10 +88,22 @@ class Operator:
 class Checkpoint:
     """The checkpoint of a query of Spark's own, after its last batch or a given one."""
 
-    def __init__(self, spark: SparkSession, location: str, batch: int | None = None) -> None:
-        self._spark = spark
+    def __init__(
+        self,
+        spark: SparkSession,
+        location: str,
+        batch: int | None = None,
+        *,
+        root: str = "",
+        storage_options: Hidden[Mapping[str, str]] | None = None,
+    ) -> None:
+        """`storage_options` are those of the state's `root`; they serve a checkpoint in a store of the same kind."""
+        self.spark = spark
         self.location = plain_location(location)
-        self._files = SparkFiles(spark, self.location)
+        checkpoints = query_checkpoints(
+            spark, root, storage_options, by_spark=lambda location: SparkFiles(spark, plain_location(location))
+        )
+        self._files = checkpoints.files(self.location)
         committed = self._files.log("commits")
         if not committed:
             raise StateNotFoundError(
@@ -88,7 +117,20 @@ class Checkpoint:
             )
         commit = self._json_lines(f"commits/{self.batch}")[0]
         self._format = "2" if commit.get("stateUniqueIds") else "1"
-        self._check_version(spark.version)
+        self._files = checkpoints.files_after(self.location, self.batch)
+        #: Of operators, by number: their families, as the core reads them.
+        self._families: dict[int, dict[str, ColumnFamily]] = {}
+        self._by_spark: SparkFiles | None = None
+        if not isinstance(self._files, CoreFiles):
+            self._leave_to_spark(checkpoints.why_spark(self.location))
+
+    def _leave_to_spark(self, why: str) -> SparkFiles:
+        """Spark's source, which the log tells of once."""
+        if self._by_spark is None:
+            _log.warning("Spark's source reads the state of %s, slower than the core would: %s", self.location, why)
+            self._check_version(self.spark.version)
+            self._by_spark = SparkFiles(self.spark, self.location)
+        return self._by_spark
 
     def _check_version(self, version: str) -> None:
         """Refuses what this version of Spark cannot read."""
@@ -99,7 +141,7 @@ class Checkpoint:
                 f"but for the states of a transformWithState that Spark {versions.SUPPORTED} has written"
             )
         first = versions.READS_FORMAT_1_OVER_CONNECT
-        if self._format == "1" and internals.is_connect(self._spark) and not first(version):
+        if self._format == "1" and internals.is_connect(self.spark) and not first(version):
             raise InvalidArgumentError(f"{what}, over Spark Connect; use a classic session, or Spark {first} or newer")
 
     def _lines(self, name: str) -> list[str]:
@@ -127,10 +169,13 @@ class Checkpoint:
 
     def operators(self) -> list[Operator]:
         """The stateful operators, by number."""
-        with self._settings():
-            rows = self._files.all_operators()
+        if self._by_spark is None:
+            rows = self._files.operators(self.batch)
+        else:
+            with self._settings():
+                rows = self._by_spark.all_operators()
         found: dict[int, Operator] = {}
-        for row in rows:  # a join has several stores, and a row for each
+        for row in rows:  # a join has several stores, and Spark gives a row for each
             found.setdefault(row.number, _operator(row))
         return [found[number] for number in sorted(found)]
 
@@ -165,32 +210,82 @@ class Checkpoint:
         """True for an operator of this package."""
         if not operator.is_ours:
             return False
-        fields: Any = self.variable(operator, operator.variables[0]).schema["value"].dataType
+        fields: Any = self.variable(operator, operator.variables[0]).others["value"]
         return bool(fields.names[:1] == [_OURS])
 
-    def rows(self, operator: Operator) -> DataFrame:
+    def rows(self, operator: Operator) -> StoredRows:
         """The state of an aggregation: structs `key` and `value`."""
-        return self._load(operator.number)
+        family = self._family(operator, _ONLY)
+        if family is None:
+            return StoredRows.of_frame(self._load(operator.number))
+        key, value = family
+        return StoredRows(key, {"value": value}, self._core_rows(operator, _ONLY, key, value))
 
-    def variable(self, operator: Operator, variable: Variable) -> DataFrame:
+    def variable(self, operator: Operator, variable: Variable) -> StoredRows:
         """The state of a variable, as the source gives it: maps by entry, lists as arrays."""
-        options = {"stateVarName": variable.name, "flattenCollectionTypes": str(variable.kind == "map").lower()}
-        return self._load(operator.number, **options)
+        family = self._family(operator, variable.name)
+        if family is None:
+            options = {"stateVarName": variable.name, "flattenCollectionTypes": str(variable.kind == "map").lower()}
+            return StoredRows.of_frame(self._load(operator.number, **options))
+        stored, value = family
+        key: Any = stored
+        others: dict[str, T.DataType] = {}
+        if variable.kind == "map":
+            key, others["user_map_key"] = stored.fields[0].dataType, stored.fields[1].dataType
+        others[_COLUMNS[variable.kind]] = T.ArrayType(value) if variable.kind == "list" else value
+        is_list = variable.kind == "list"
+        return StoredRows(key, others, self._core_rows(operator, variable.name, stored, value, is_list=is_list))
 
-    def timers(self, operator: Operator) -> DataFrame:
+    def timers(self, operator: Operator) -> StoredRows:
         """Registered timers: `key` and `expiration_timestamp_ms`."""
-        return self._load(operator.number, readRegisteredTimers="true")
+        family = self._family(operator, _TIMERS[operator.time_mode])
+        if family is None:
+            return StoredRows.of_frame(self._load(operator.number, readRegisteredTimers="true"))
+        stored, value = family
+        key: Any = stored.fields[0].dataType
+        rows = self._core_rows(operator, _TIMERS[operator.time_mode], stored, value)
+        return StoredRows(key, {"expiration_timestamp_ms": stored.fields[1].dataType}, rows)
+
+    def _family(self, operator: Operator, name: str) -> tuple[T.StructType, T.StructType] | None:
+        """The types of a family's key and value; None where Spark's source reads them."""
+        if self._by_spark is not None or not isinstance(self._files, CoreFiles):
+            return None
+        if operator.number not in self._families:
+            self._families[operator.number] = self._files.families(operator.number, self.batch)
+        families = self._families[operator.number]
+        if name not in families:
+            raise StoreError(f"{self.location}, operator {operator.number}, has no schema of `{name}` in _stateSchema")
+        try:
+            key, value = (
+                T.StructType.fromJson(json.loads(text)) for text in (families[name].key, families[name].value)
+            )
+        except Exception as error:  # a type of a newer Spark
+            self._leave_to_spark(f"the types of `{name}` are not known here: {error}")
+            return None
+        if contains(key, lambda part: isinstance(part, T.MapType)):
+            self._leave_to_spark(f"the keys of `{name}` have maps, whose entries Spark must sort")
+            return None
+        return key, value
+
+    def _core_rows(
+        self, operator: Operator, name: str, key: T.StructType, value: T.StructType, *, is_list: bool = False
+    ) -> CoreRows:
+        assert isinstance(self._files, CoreFiles)
+        state = CoreState(self._files, operator.number, self.batch, operator.partitions)
+        encoder = self._families[operator.number][name].key_encoder
+        return CoreRows(state, None if operator.kind == "aggregate" else name, encoder, key, value, is_list)
 
     def _load(self, operator: int, **options: str) -> DataFrame:
+        assert self._by_spark is not None
         with self._settings():
             try:
-                return self._files.state(operator, self.batch, **options)
+                return self._by_spark.state(operator, self.batch, **options)
             except Exception as error:
                 raise unreadable(f"{self.location}, operator {operator}", error) from None
 
     @contextlib.contextmanager
     def _settings(self) -> Iterator[None]:
-        conf, before = self._spark.conf, self._spark.conf.get(settings.FORMAT_VERSION, None)
+        conf, before = self.spark.conf, self.spark.conf.get(settings.FORMAT_VERSION, None)
         conf.set(settings.FORMAT_VERSION, self._format)
         try:
             yield
@@ -204,9 +299,9 @@ class Checkpoint:
 def _operator(row: StatefulOperator) -> Operator:
     number, name = row.number, row.name
     if name.startswith("stateStoreSave"):
-        return Operator(number, name, "aggregate")
+        return Operator(number, name, "aggregate", partitions=row.partitions)
     if not name.startswith("transformWithState"):
-        return Operator(number, name, "other")
+        return Operator(number, name, "other", partitions=row.partitions)
     properties = json.loads(row.properties or "{}")
     listed = properties.get("stateVariables", [])
     variables = tuple(
@@ -221,6 +316,7 @@ def _operator(row: StatefulOperator) -> Operator:
         TIME_MODES.get(properties.get("timeMode", ""), "none"),
         properties.get("outputMode", ""),
         tuple(sorted(variables, key=lambda variable: variable.name)),
+        row.partitions,
     )
 
 

@@ -24,8 +24,11 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
+from fastchangelog.spark import settings
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable, check_keys
+from fastchangelog.spark.checkpoint.stored_rows import CoreRows, StoredRows
 from fastchangelog.spark.imported_state import ImportedState
+from fastchangelog.spark.processor.imported_zeros import key_of_both_zeros
 from fastchangelog.spark.processor.row_split import RowSplit
 from fastchangelog.spark.processor.spec import RowChunkLike, TimeMode
 from fastchangelog.spark.processor.states.cache import APPEND, PUT
@@ -78,7 +81,13 @@ def imported_payloads(
     key: pa.Schema,
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """The payload rows of the imported state, and the names of its variables by number."""
-    checkpoint = Checkpoint(grouping.df.sparkSession, imported.checkpoint, imported.batch)
+    checkpoint = Checkpoint(
+        grouping.df.sparkSession,
+        imported.checkpoint,
+        imported.batch,
+        root=grouping.root,
+        storage_options=settings.resolve(grouping.storage_options),
+    )
     operator = checkpoint.operator(imported.operator)
     where = f"{checkpoint.location}, operator {operator.number}"
     if operator.kind != "processor":
@@ -91,27 +100,34 @@ def imported_payloads(
             "lose their meaning; keep the time mode"
         )
     chosen = _chosen(where, operator.variables, imported.variables, declarations)
-    frames: list[DataFrame] = []
-    names: list[str] = []
+    found: list[tuple[StoredRows, VariableSplit]] = []
     for variable, declaration in chosen:
         rows = checkpoint.variable(operator, variable)
-        _check(where, variable, declaration, rows.schema)
-        _check_zeros(where, variable, rows)
-        frames.append(
-            _rows(grouping, where, rows, _columns(variable), VariableSplit(declaration, len(names), split, key))
-        )
-        names.append(variable.name)
+        check_keys(where, grouping.key.fields, rows.key)
+        _check(where, variable, declaration, rows)
+        found.append((rows, VariableSplit(declaration, len(found), split, key)))
     if operator.has_timers:
         timers = checkpoint.timers(operator)
-        columns = [F.lit(None).cast("binary"), F.col("expiration_timestamp_ms"), F.lit(None).cast("bigint")]
-        frames.append(_rows(grouping, where, timers, columns, VariableSplit(None, len(names), split, key)))
-        names.append(TIMERS)
-    if not frames:
+        check_keys(where, grouping.key.fields, timers.key)
+        found.append((timers, VariableSplit(None, len(found), split, key)))
+    if not found:
         raise InvalidArgumentError(f"{where} has no state variables to import")
+    for (variable, _), (rows, _) in zip(chosen, found):
+        _check_zeros(where, variable, rows)
+    names = (*(variable.name for variable, _ in chosen), *((TIMERS,) if operator.has_timers else ()))
+    by_core = [(rows.read, variable_split) for rows, variable_split in found if isinstance(rows.read, CoreRows)]
+    frames: list[DataFrame] = []
+    if by_core:
+        state = by_core[0][0].state
+        frames.append(state.in_tasks(checkpoint.spark, StoredVariables(by_core, split), payload_type(None)))
+    of_rows: list[Variable | None] = [*(variable for variable, _ in chosen), None]
+    for of, (rows, variable_split) in zip(of_rows, found):
+        if not isinstance(rows.read, CoreRows):
+            frames.append(_rows(rows.read, rows.key, of, variable_split))
     payloads = frames[0]
     for frame in frames[1:]:
         payloads = payloads.unionByName(frame)
-    return payloads, tuple(names)
+    return payloads, names
 
 
 def _chosen(
@@ -134,7 +150,7 @@ def _chosen(
     return [(variable, declared[name]) for name, variable in known.items() if wanted is None or name in wanted]
 
 
-def _check(where: str, variable: Variable, declaration: Declaration, schema: T.StructType) -> None:
+def _check(where: str, variable: Variable, declaration: Declaration, rows: StoredRows) -> None:
     name = variable.name
     if variable.kind != declaration.kind:
         raise SchemaMismatchError(
@@ -146,24 +162,27 @@ def _check(where: str, variable: Variable, declaration: Declaration, schema: T.S
         raise SchemaMismatchError(
             f"{where}: the state `{name}` has {had}, but the processor declares it with {has}: declare it as it was"
         )
-    value: Any = schema[_VALUE[variable.kind]].dataType
+    value: Any = rows.others[_VALUE[variable.kind]]
     value = value.elementType if variable.kind == "list" else value
     if variable.has_ttl:
         value = value["value"].dataType
     _check_fields(where, f"the state `{name}`", value, declaration.value)
     if declaration.map_key is not None:
-        found: Any = schema["user_map_key"].dataType
+        found: Any = rows.others["user_map_key"]
         _check_fields(where, f"the keys of the state `{name}`", found, declaration.map_key)
 
 
-def _check_zeros(where: str, variable: Variable, rows: DataFrame) -> None:
+def _check_zeros(where: str, variable: Variable, rows: StoredRows) -> None:
     """Refuses entries whose keys Spark's operator keeps apart, 0.0 and -0.0: one of them would be lost."""
-    keys = ["key", "user_map_key"] if variable.kind == "map" else ["key"]
-    if not any(has_floats(rows.schema[name].dataType) for name in keys):
+    keys = {"key": rows.key, **({"user_map_key": rows.others["user_map_key"]} if variable.kind == "map" else {})}
+    if not any(map(has_floats, keys.values())):
         return
-    twice = rows.groupBy(*keys).count().where("count > 1").head()  # Spark takes both zeros for one here
-    if twice is not None:
-        shown = ", ".join(str(value) for name in keys for value in twice[name])
+    if isinstance(rows.read, CoreRows):
+        shown = key_of_both_zeros(rows.read)
+    else:  # Spark takes both zeros for one here
+        twice = rows.read.groupBy(*keys).count().where("count > 1").head()
+        shown = None if twice is None else ", ".join(str(value) for name in keys for value in twice[name])
+    if shown is not None:
         raise InvalidArgumentError(
             f"{where}: the state `{variable.name}` has entries of 0.0 and of -0.0 ({shown}), which are one key here; "
             "remove one of them with the old query, or leave the state out: import_state(checkpoint, variables=[…])"
@@ -191,26 +210,25 @@ def _check_fields(where: str, what: str, found: T.StructType, declared: T.Struct
 _VALUE = {"value": "value", "list": "list_value", "map": "user_map_value"}
 
 
-def _columns(variable: Variable) -> list[Column]:
-    """Map key, value and end of rows; for a list, arrays of values and ends."""
-    value, none = F.col(_VALUE[variable.kind]), F.lit(None).cast("bigint")
+def _columns(variable: Variable | None) -> list[Column]:
+    """Map key, value and end of rows; for a list, arrays of values and ends; of timers (None) their times."""
+    none = F.lit(None).cast("bigint")
+    if variable is None:
+        return [F.lit(None).cast("binary"), F.col("expiration_timestamp_ms"), none]
+    value = F.col(_VALUE[variable.kind])
     sub = F.col("user_map_key") if variable.kind == "map" else F.lit(None).cast("binary")
     if not variable.has_ttl:
         return [sub, value, none]
     return [sub, value.getField("value"), value.getField("ttlExpirationMs")]
 
 
-def _rows(
-    grouping: Grouping, where: str, rows: DataFrame, columns: Sequence[Column], split: VariableSplit
-) -> DataFrame:
-    """Payload rows of one variable."""
-    found: Any = rows.schema["key"].dataType
-    check_keys(where, grouping.key.fields, found)
+def _rows(rows: DataFrame, key: T.StructType, variable: Variable | None, split: VariableSplit) -> DataFrame:
+    """Payload rows of one variable, which Spark's source reads."""
     keys = [
         wire.to_wire(F.col("key").getField(field.name), field.dataType, key=True).alias(f"__k{i}")
-        for i, field in enumerate(found.fields)
+        for i, field in enumerate(key.fields)
     ]
-    own = split.on_wire(columns)
+    own = split.on_wire(_columns(variable))
     named = [column.alias(name) for column, name in zip(own, ("sub", "value", "ends"), strict=True)]
     return rows.select(*keys, *named).mapInArrow(split, payload_type(None))
 
@@ -239,30 +257,75 @@ class VariableSplit(ArrowFunction):
         return self._split(self._encoded(batch) for batch in batches if batch.num_rows)
 
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Imported rows, of rows of Spark's source."""
         count = len(self._key)
-        keys = shaped(batch.select(range(count)), self._key).columns
+        keys = list(batch.columns[:count])
         sub, value, ends = batch.columns[count:]
-        subs, values, place = pa.nulls(len(batch), pa.binary()), pa.nulls(len(batch), pa.binary()), None
+        place = None
+        if self._declaration is not None and self._declaration.kind == "list":
+            parents = pc.list_parent_indices(value)
+            place = pa.array(np.arange(len(parents), dtype=np.int64))
+            keys = [column.take(parents) for column in keys]
+            ends = ends.flatten() if pa.types.is_list(ends.type) else pa.nulls(len(parents), pa.int64())
+            value = value.flatten()
+        return self._imported(keys, sub, value, place, ends)
+
+    def of_core(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Imported rows, of rows that the core has read."""
+        declaration = self._declaration
+        key, value = batch.column(0), batch.column(1)
+        sub, place, ends = None, None, pa.nulls(len(batch), pa.int64())
+        if declaration is None:
+            key, value = key.field(0), key.field(1)
+        else:
+            if declaration.ttl_millis is not None:
+                value, ends = value.field(0), value.field(1)
+            if declaration.map_key is not None:
+                key, sub = key.field(0), key.field(1)
+            if declaration.kind == "list":
+                place = batch.column(2)
+        return self._imported(key.flatten(), sub, value, place, ends)
+
+    def _imported(
+        self, keys: list[pa.Array], sub: pa.Array | None, value: pa.Array, place: pa.Array | None, ends: pa.Array
+    ) -> pa.RecordBatch:
+        rows = len(value)
+        subs, values = pa.nulls(rows, pa.binary()), pa.nulls(rows, pa.binary())
         declaration = self._declaration
         if declaration is None:
             subs = encoded_times(value.to_numpy())
         else:
             what = f"state `{declaration.name}`"
-            if declaration.kind == "list":
-                parents = pc.list_parent_indices(value)
-                place = np.arange(len(parents), dtype=np.int64)
-                keys = [column.take(parents) for column in keys]
-                ends = ends.flatten() if pa.types.is_list(ends.type) else pa.nulls(len(parents), pa.int64())
-                value, subs = value.flatten(), pa.nulls(len(parents), pa.binary())
             codec = _codec(declaration.map_key, declaration.value, what)
             values = codec.encode_values(value.cast(StateType(declaration.value, what).arrow))
             if declaration.map_key is not None:
+                assert sub is not None
                 subs = codec.encode_keys(sub.cast(StateType(declaration.map_key, what).arrow))
-        rows = len(values)
-        places = pa.nulls(rows, pa.int64()) if place is None else pa.array(place)
         number = pa.array(np.full(rows, self._number, np.int32))
-        columns = [*keys, number, subs, values, places, ends.cast(pa.int64())]
-        return pa.RecordBatch.from_arrays(columns, schema=imported_schema(self._key))
+        own = [number, subs, values, pa.nulls(rows, pa.int64()) if place is None else place, ends.cast(pa.int64())]
+        return shaped(pa.RecordBatch.from_arrays([*keys, *own], self._names), imported_schema(self._key))
+
+    @property
+    def _names(self) -> list[str]:
+        return [str(i) for i in range(len(self._key) + len(_OWN))]
+
+
+class StoredVariables(ArrowFunction):
+    """The function for `mapInArrow` over numbers of partitions: payloads of all imported rows in them."""
+
+    def __init__(self, variables: Sequence[tuple[CoreRows, VariableSplit]], split: RowSplit):
+        self._variables = tuple(variables)
+        self._split = split
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = self._variables[0][0].state.opened(batches)
+        return self._split(
+            variable_split.of_core(batch)
+            for state in opened
+            for rows, variable_split in self._variables
+            for batch in rows.batches(state)
+            if batch.num_rows
+        )
 
 
 def _codec(map_key: T.StructType | None, value: T.StructType, what: str) -> Any:

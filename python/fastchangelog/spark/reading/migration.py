@@ -19,7 +19,7 @@ from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Operator
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql import types as T
 
 __all__ = ["describe"]
@@ -52,16 +52,16 @@ def _operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
         return {**said, "kind": "fastchangelog", "imported": False, "reasons": []}
     if operator.kind == "aggregate":
         rows = checkpoint.rows(operator)
-        reasons = _of_aggregate(_struct(rows, "key"), _struct(rows, "value"))
-        said |= {"key": _fields(rows, "key"), "value": _fields(rows, "value"), "rows": rows.count()}
+        value = cast("T.StructType", rows.others["value"])
+        reasons = _of_aggregate(rows.key, value)
+        said |= {"key": _fields(rows.key), "value": _fields(value), "rows": rows.count()}
     elif operator.kind == "processor":
         said |= {"time_mode": operator.time_mode, "output_mode": operator.output_mode, "variables": []}
         reasons = [] if operator.variables or operator.has_timers else ["it has no state variables"]
         for variable in operator.variables:
             rows = checkpoint.variable(operator, variable)
-            said["key"] = _fields(rows, "key")
-            columns = [name for name in rows.columns if name not in ("key", "partition_id")]
-            schema = ", ".join(f"{name} {rows.schema[name].dataType.simpleString()}" for name in columns)
+            said["key"] = _fields(rows.key)
+            schema = ", ".join(f"{name} {dtype.simpleString()}" for name, dtype in rows.others.items())
             said["variables"].append(
                 {
                     "name": variable.name,
@@ -107,13 +107,8 @@ def _refusals(check: Callable[..., object], *args: object, **named: object) -> l
     return []
 
 
-def _struct(rows: DataFrame, name: str) -> T.StructType:
-    struct: Any = rows.schema[name].dataType
-    return cast("T.StructType", struct)
-
-
-def _fields(rows: DataFrame, name: str) -> str:
-    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _struct(rows, name).fields)
+def _fields(struct: T.StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in struct.fields)
 
 
 def _source(text: str) -> dict[str, str]:

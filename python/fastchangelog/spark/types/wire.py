@@ -35,6 +35,7 @@ __all__ = [
     "is_unchanged",
     "result_column",
     "spark_type",
+    "stored_schema",
     "to_wire",
     "wire_schema",
     "wire_type",
@@ -187,7 +188,8 @@ def arrow_type(dtype: T.DataType, leaf: Callable[[T.DataType], pa.DataType] = _w
         return pa.map_(pa.field("key", key, False), pa.field("value", value, dtype.valueContainsNull))
 
     def struct(dtype: T.StructType, made: list[pa.DataType]) -> pa.DataType:
-        return pa.struct([pa.field(f.name, part, f.nullable) for f, part in zip(dtype.fields, made, strict=True)])
+        fields = zip(_unique_names(dtype), made, dtype.fields, strict=True)
+        return pa.struct([pa.field(name, part, field.nullable) for name, part, field in fields])
 
     return fold(dtype, leaf, lambda a, e: pa.list_(pa.field("element", e, a.containsNull)), map, struct)
 
@@ -202,6 +204,24 @@ def wire_schema(columns: T.DataType, what: str) -> pa.Schema:
     wired = wire_type(columns, what)
     assert isinstance(wired, T.StructType)
     return arrow_schema(wired)
+
+
+def stored_schema(struct: T.StructType) -> pa.Schema:
+    """The Arrow schema of columns as Spark keeps them in its own state: as on the wire, but maps are maps, and the type
+    of nothing is null.
+
+    >>> stored_schema(T.StructType([T.StructField("m", T.MapType(T.LongType(), T.NullType()))]))
+    m: map<int64, null>
+      child 0, entries: struct<key: int64 not null, value: null> not null
+          child 0, key: int64 not null
+          child 1, value: null
+    """
+
+    def leaf(dtype: T.DataType) -> pa.DataType:
+        return pa.null() if isinstance(dtype, T.NullType) else _wire_arrow(dtype)
+
+    fields = zip(_unique_names(struct), struct.fields, strict=True)
+    return pa.schema([pa.field(name, arrow_type(field.dataType, leaf)) for name, field in fields])
 
 
 def spark_type(dtype: pa.DataType, what: str, path: str) -> T.DataType:

@@ -1,0 +1,88 @@
+"""Accumulators from the state of Spark's own aggregation, as the core reads it in the tasks of a job.
+
+Owns: the conversion of Spark's columns to those of accumulators, and the function that runs it.
+Does not own: which column is which accumulator's (`seed`), reading rows (`checkpoint.stored_rows`), payloads (`split`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastchangelog.spark.checkpoint.stored_rows import CoreRows
+from fastchangelog.spark.task import ArrowFunction
+
+if TYPE_CHECKING:
+    from fastchangelog.spark.split import PayloadSplit
+
+__all__ = ["StoredSplit", "Taken"]
+
+#: Larger whole numbers are not all doubles.
+_EXACT = 2.0**53
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What is taken of a column of Spark's value."""
+
+    at: int
+    #: The decimal of which the column has the digits without the point; None: the column as it is.
+    digits_of: pa.DataType | None = None
+    #: Whether it is null, and not the column itself.
+    is_null: bool = False
+
+    def of(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """The column of an accumulator."""
+        column = columns[self.at]
+        if self.is_null:
+            return column.is_null()
+        return column if self.digits_of is None else _decimals(column, self.digits_of)
+
+
+def _decimals(column: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """Decimals from their digits without the point, in whole numbers or in doubles.
+
+    >>> _decimals(pa.array([125, None]), pa.decimal128(17, 2))[0].as_py()
+    Decimal('1.25')
+    >>> _decimals(pa.array([-125.0, 1e22]), pa.decimal128(27, 2)).to_pylist()
+    [Decimal('-1.25'), Decimal('100000000000000000000.00')]
+    """
+    digits = pa.decimal128(38, 0)
+    if pa.types.is_floating(column.type):
+        known = column.fill_null(0.0).to_numpy(zero_copy_only=False)
+        if np.all(np.abs(known) < _EXACT):
+            column = pc.if_else(column.is_valid(), pa.array(known.astype(np.int64)), None)
+        else:  # Spark takes the digits that a double is written with
+            column = pa.array([None if x is None else Decimal(repr(x)).quantize(1) for x in column.to_pylist()], digits)
+    whole = column.cast(digits)
+    moved = pa.Array.from_buffers(pa.decimal128(38, dtype.scale), len(whole), whole.buffers(), offset=whole.offset)
+    return moved.cast(dtype)
+
+
+class StoredSplit(ArrowFunction):
+    """The function for `mapInArrow` over numbers of partitions: payloads of the accumulators in them."""
+
+    def __init__(
+        self, rows: CoreRows, keys: Sequence[tuple[int, str | None]], taken: Sequence[Taken], split: PayloadSplit
+    ):
+        """`keys`: each column in which the state keeps a key, or a field of one."""
+        self._rows = rows
+        self._keys = tuple(keys)
+        self._taken = tuple(taken)
+        self._split = split
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = self._rows.state.opened(batches)
+        return self._split(self._accumulators(batch) for state in opened for batch in self._rows.batches(state))
+
+    def _accumulators(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys, values = batch.column(0).flatten(), batch.column(1).flatten()
+        kept = [keys[i] if field is None else pc.struct_field(keys[i], field) for i, field in self._keys]
+        columns = [*kept, *(taken.of(values) for taken in self._taken)]
+        return pa.RecordBatch.from_arrays(columns, [f"c{i}" for i in range(len(columns))])
