@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// Version of the frames. Raised with every change that an older peer would misread.
-pub const PROTOCOL_VERSION: u42 = 4;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 const MAGIC: &[u8; 8] = b"fclhello";
 const MAX_VERSION_TEXT: u32 = 64;

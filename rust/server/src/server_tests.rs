@@ -205,11 +205,9 @@ fn a_session_from_open_to_handle() {
         session.merge(&vec![7; 3 << 20], &quiet).unwrap();
         let schema = session.finish(persist, &quiet).unwrap();
         assert_eq!(schema.field(0).name(), "n");
-        let first = session.next_batch(&quiet).unwrap().unwrap();
-        assert_eq!(first.num_rows(), 3);
+        assert_eq!(session.next_batch(&quiet).unwrap().unwrap().num_rows(), 3);
         // 24 MiB of one batch: many frames, put together again.
-        let second = session.next_batch(&quiet).unwrap().unwrap();
-        assert_eq!(second.num_rows(), 3 << 20);
+        assert_eq!(session.next_batch(&quiet).unwrap().unwrap().num_rows(), 3 << 20);
         assert!(session.next_batch(&quiet).unwrap().is_none());
         let HandleBody { handle, metrics, next_close } = session.commit(&quiet).unwrap();
         assert_eq!((&*handle, next_close), ("handle", Some(-7)));
