@@ -4,11 +4,11 @@ Owns: the query, a look at its folder every half minute, the table and the verdi
 Does not own: sweeps (the query's state server), what a checkpoint needs (a dry run of `fastchangelog sweep`).
 
 The query adds up a rate source with the shortest grace period (a minute), a sweep every ten seconds, and a hundred
-retained batches, so that an hour here is worth weeks with the defaults. Now and then a batch fails after its work was done, and
-starts anew. Each line of the table has the bytes of all objects in the folder, those that the retained batches need,
-and their ratio: about one, and the share of the grace period in the time that the retained batches span (a hundred
-batches of three seconds: 1.2). Ends with 1 if the ratio exceeds `--bound` once the first retained batches have left the checkpoint
-(`--warm-up`).
+retained batches, so that an hour here is worth weeks with the defaults. Now and then a batch fails after its work was
+done, and starts anew. Each line of the table has the bytes of all objects in the folder, those that the retained
+batches need, and their ratio: about one, and the share of the grace period in the time that the retained batches span
+(a hundred batches of three seconds: 1.2). Ends with 1 if the ratio exceeds `--bound` after `--warm-up`, when the first
+batches have left the checkpoint.
 """
 
 from __future__ import annotations
