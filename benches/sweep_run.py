@@ -3,11 +3,12 @@
 Owns: the query, a look at its folder every half minute, the table and the verdict.
 Does not own: sweeps (the query's state server), what a checkpoint needs (a dry run of `fastchangelog sweep`).
 
-The query adds up a rate source with the shortest grace period (a minute), a sweep every ten seconds, and few retained
-batches, so that an hour here is worth weeks with the defaults. Now and then a batch fails after its work was done, and
-starts anew. Each line of the table has the bytes of all objects in the folder, those that the retained batches need,
-and their ratio. Ends with 1 if the ratio exceeds `--bound` once the first retained batches have left the checkpoint
-(`--warm-up`).
+The query adds up a rate source with the shortest grace period (a minute), a sweep every ten seconds, and a hundred
+retained batches, so that an hour here is worth weeks with the defaults. Now and then a batch fails after its work was
+done, and starts anew. Each line of the table has the bytes of all objects in the folder, those that the retained
+batches need, and their ratio: about one, and the share of the grace period in the time that the retained batches span
+(a hundred batches of three seconds: 1.2). Ends with 1 if the ratio exceeds `--bound` after `--warm-up`, when the first
+batches have left the checkpoint.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ def start(spark: Any, args: argparse.Namespace, root: Path, checkpoint: Path, fa
             raise RuntimeError(f"batch {number} fails, as asked")
 
     writer = totals.writeStream.foreachBatch(take).outputMode("update")
-    return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second").start()
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="3 seconds").start()
 
 
 def main() -> int:
     """One run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--warm-up", type=float, default=5.0, help="minutes before the bound counts")
+    parser.add_argument("--warm-up", type=float, default=8.0, help="minutes before the bound counts")
     parser.add_argument("--bound", type=float, default=1.5, help="bytes in the folder per byte needed, at most")
     parser.add_argument("--interval", default="10s", help="the option sweep_interval")
     parser.add_argument("--retain", type=int, default=100, help="batches that Spark retains")
