@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
+from support.spark.lacks import needs
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, check, sides
 from support.spark.stream_harness import STORE
 
@@ -94,6 +95,7 @@ class Changing(StatefulProcessor):
         """Nothing to end."""
 
 
+@needs("nulls in lists")
 def test_every_version_reads_all_older_ones(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     """Each version writes to a key of its own, and to one that all write to."""
     conf(STORE + "encodingFormat", "avro")
