@@ -236,8 +236,8 @@ def test_modes_that_cannot_work_are_refused(feed: Any, tmp_path: pathlib.Path) -
         grouped(stream, F.window("ts", "1 minute"), state=state, output_mode="append").count()
     with pytest.raises(fc.InvalidArgumentError, match="no key carries a watermark"):
         grouped(late, "k", state=state, output_mode="append").count()
-    with pytest.raises(fc.InvalidArgumentError, match="'updat' is none of 'update', 'append', 'complete'"):
-        grouped(stream, "k", state=state, output_mode="updat")
+    with pytest.raises(fc.InvalidArgumentError, match="'upsert' is none of 'update', 'append', 'complete'"):
+        grouped(stream, "k", state=state, output_mode="upsert")
     with pytest.raises(fc.InvalidArgumentError, match="the keys window, ts carry the watermark"):
         grouped(late, F.window("ts", "1 minute"), "ts", state=state).count()
     windows = grouped(late, F.window("ts", "1 minute"), state=state, output_mode="append").count()
