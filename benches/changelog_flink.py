@@ -232,7 +232,7 @@ class Pool:
 
 
 def _frozen(rows: npt.NDArray[np.uint8]) -> pa.Buffer:
-    """Rows as a buffer that never changes. numpy's memory has large pages; fresh `bytes` cost more than an append."""
+    """Rows as an immutable buffer. numpy's memory has large pages: fresh `bytes` would cost more than their append."""
     rows.setflags(write=False)
     return pa.py_buffer(rows)
 

@@ -253,9 +253,7 @@ impl Entries {
         let [first, rest] = value.unwrap_or_default();
         self.bytes.reserve(key.len() + first.len() + rest.len());
         self.bytes.extend_from_slice(key);
-        if !first.is_empty() {
-            self.bytes.extend_from_slice(first);
-        }
+        self.push_prefix(first);
         self.bytes.extend_from_slice(rest);
         let value_len = value.map_or(DELETED, |_| short(first.len() + rest.len()));
         self.slots.push(EntrySlot { hash, key: at, value: at + key.len(), key_len: short(key.len()), value_len });
@@ -277,15 +275,28 @@ impl Entries {
         let length = first.len() + rest.len();
         if slot.value_len as usize == length && slot.value_len != DELETED {
             let (start, end) = self.bytes[slot.value..slot.value + old].split_at_mut(first.len());
-            start.copy_from_slice(first);
+            match (start, first) {
+                ([old], [new]) => *old = *new,
+                (old, new) => old.copy_from_slice(new),
+            }
             end.copy_from_slice(rest);
             return;
         }
         self.dead += old;
         (slot.value, slot.value_len) = (self.bytes.len(), short(length));
-        self.bytes.extend_from_slice(first);
+        self.push_prefix(first);
         self.bytes.extend_from_slice(rest);
         self.compact();
+    }
+
+    /// Adds the first part of a value. It is the version of a type, most often: one byte, which is not worth a call.
+    #[inline]
+    fn push_prefix(&mut self, prefix: &[u8]) {
+        match prefix {
+            [] => {}
+            [byte] => self.bytes.push(*byte),
+            prefix => self.bytes.extend_from_slice(prefix),
+        }
     }
 
     /// Leaves replaced and removed bytes behind, if they are many.
