@@ -3,7 +3,7 @@
 //! Owns: rows of random values of every type. Does not own: what must hold (`fastchangelog_oracles::spark_rows`), files
 //! that Spark wrote (the tests of `rust/spark`).
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failure here is a failed test, and tells its seed")]
 
 use arrow_array::Array;
 use arrow_schema::{DataType, Fields};

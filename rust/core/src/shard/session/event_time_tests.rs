@@ -224,7 +224,7 @@ fn prefixes_cover_a_range_of_times_and_no_other() {
         let found = prefixes(first, last);
         assert!(found.len() < 1_100, "{}", found.len());
         let covers = |time: i64| found.iter().filter(|prefix| time_prefix(time).starts_with(prefix)).count();
-        for time in [first, last, (first + last) / 2, first + (last - first) / 3] {
+        for time in [first, last, i64::midpoint(first, last), first + (last - first) / 3] {
             assert_eq!(covers(time), 1, "{first} {time} {last}");
         }
         assert_eq!((covers(first - 1), covers(last + 1)), (0, 0));
