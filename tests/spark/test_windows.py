@@ -201,6 +201,32 @@ def test_windows_over_windows_are_sparks(feed: Any, tmp_path: pathlib.Path) -> N
         assert history(feed, tmp_path, name, "append", lambda df, a=first, b=second: chained(df, a, b)) == sparks
 
 
+@pytest.mark.parametrize("mode", ["update", "append"])
+def test_open_windows_of_a_spark_query_go_on(feed: Any, tmp_path: pathlib.Path, mode: str) -> None:
+    first = [[row("a", 1, 1), row("b", 3, 2), row("a", 12, 3)], [row("a", 31, 6), row("b", 22, 8), row("b", 31, 2)]]
+    later = [[row("a", 33, 9), row("b", 50, 10)], [row("b", 90, 11)]]
+
+    def keys() -> list[Any]:
+        return ["k", F.window("ts", "20 seconds", "10 seconds")]
+
+    def marked(df: Any) -> Any:
+        return df.withWatermark("ts", "10 seconds")
+
+    def sparks(df: Any) -> Any:
+        return marked(df).groupBy(*keys()).agg(*counts())
+
+    def ours(df: Any) -> Any:
+        windows = grouped(marked(df), *keys(), state=str(tmp_path / "state"), output_mode=mode)
+        return windows.agg(*counts(), initial_state=fc.spark.import_state(tmp_path / "moved-checkpoint"))
+
+    before = history(feed, tmp_path, "moved", mode, sparks, [first])
+    stayed = history(feed, tmp_path, "stayed", mode, sparks, [first, later])
+    expected = [rows for number, rows in sorted(stayed.items()) if number > max(before)]
+    moved = history(feed, tmp_path, "ours", mode, ours, [later])
+    assert [rows for _, rows in sorted(moved.items())] == expected
+    assert len(expected) == 2
+
+
 def test_a_restored_state_closes_its_windows(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     def plan(df: Any) -> Any:
         windows = grouped(

@@ -116,15 +116,17 @@ impl Splitter {
     }
 
     /// Takes a batch of the columns in which Spark keeps accumulators, [`AggPlan::buffers`]; else as
-    /// [`Splitter::push`].
+    /// [`Splitter::push`]. A splitter takes either rows or accumulators.
     pub fn push_buffers(&mut self, batch: &RecordBatch) -> Result<Emitted> {
+        // Their keys are those of windows, not of rows or panes.
+        self.windows = None;
         let columns = self.plan.buffer_columns(batch)?;
         self.push_columns(&columns, batch.num_rows(), Content::Buffers)
     }
 
     fn push_columns(&mut self, columns: &[ArrayRef], len: usize, content: Content) -> Result<Emitted> {
         let mut emitted = Vec::new();
-        let windows = self.windows.filter(|_| matches!(content, Content::Input));
+        let windows = self.windows;
         let step = windows.map_or(CHUNK, |windows| (CHUNK / windows.copies()).max(1));
         for start in (0..len).step_by(step) {
             let arrived = step.min(len - start);
