@@ -67,6 +67,7 @@ class Execution:
         self.runId = lambda: SimpleNamespace(toString=lambda: run)
         self.offsetLog = lambda: SimpleNamespace(getLatestBatchId=lambda: Option(planned))
         self.commitLog = lambda: SimpleNamespace(getLatestBatchId=lambda: Option(committed))
+        self.resolvedCheckpointRoot = lambda: "file:/checkpoint"
         self.plan = Node("TransformWithStateInPySparkExec")
         self.lastExecution = lambda: SimpleNamespace(executedPlan=lambda: self.plan)
 
@@ -76,8 +77,9 @@ class Execution:
 )
 def test_a_query_is_named_in_its_own_session(planned: int | None, committed: int | None, first: int) -> None:
     execution = Execution(planned, committed)
-    internals_queries._name_query(execution)
-    assert execution.conf == {task.QUERY: "query", task.RUN: "run", task.FIRST_BATCH: str(first)}
+    internals_queries._name_query(execution, internals_queries._Logs(execution))
+    told = {task.QUERY: "query", task.RUN: "run", task.CHECKPOINT: "file:/checkpoint"}
+    assert execution.conf == {**told, task.FIRST_BATCH: str(first)}
 
 
 class ForeachBatchFunction:

@@ -151,9 +151,11 @@ class Life:
             self._run(checkpoint, commits=self.rng.random() < 0.8)
 
     def go_on(self, checkpoint: Checkpoint) -> None:
-        """A server that has nothing but the store answers as it must."""
+        """A server that has nothing but the store answers as it must, until no planned batch is left."""
         self._end(checkpoint)
         self._run(checkpoint, commits=True)
+        while max(checkpoint.planned) > checkpoint.newest:
+            self._run(checkpoint, commits=True)
 
     def savepoint(self) -> None:
         """Reads what a batch needs over some hours, and knows nothing of sweeps."""

@@ -251,6 +251,7 @@ _RUST_TESTS = {
     ("log/src/read/cache_tests.rs", "a15_x19_sixty_four_threads_one_download"): "cache_hits cache_misses",
     ("state/src/checkpoint_tests.rs", "invariant_2_refused_links_make_a_copy_of_the_same_state"): "checkpoints_copied",
     ("changelog/src/ownership_tests.rs", "a_failed_deletion_is_counted_and_nothing_more"): "discard_failures",
+    ("log/src/write/wave_tests.rs", "invariant_3_a_task_that_stalls_is_waited_for_once"): "wave_timeouts",
     ("store/src/hedge_tests.rs", "a12_x14_a_store_that_turns_slow_is_sent_a_tenth_more_at_most"): "hedge_bytes",
     (
         "log/src/write/attempt_tests.rs",
@@ -343,13 +344,15 @@ def test_a_batch_reports_its_metrics(job: Callable[..., Job]) -> None:
     assert numbers["store_requests"] > 0
     # The operator measures these, and `shards` is 1 for each of its reports.
     others = {"shards", "finish_micros", "commit_micros", "spilled_bytes", "restores"}
-    assert set(OF_AGGREGATION.names) - set(numbers) <= others | {name for name in ENGINE if TABLE[name][1] != "none"}
+    of_event_time = {"late_groups", "base_groups"}
+    of_others = {name for name in ENGINE if TABLE[name][1] != "none"}
+    assert set(OF_AGGREGATION.names) - set(numbers) <= others | of_event_time | of_others
 
 
 def test_a_batch_reports_the_metrics_of_its_kind_of_operator() -> None:
     of_both = {name for name, (_, operators, _) in TABLE.items() if operators == "all"}
     assert {"shards", "commit_micros", "state_keys"} <= of_both
-    assert set(OF_AGGREGATION.names) - of_both == {"rows_merged"}
+    assert set(OF_AGGREGATION.names) - of_both == {"rows_merged", "late_groups", "base_groups"}
     assert set(of_processor().names) - of_both == MOVED_BY_A_PROCESSOR | {
         "changes",
         "write_micros",

@@ -83,7 +83,8 @@ def test_signatures_of_spark() -> None:
         "(spark, state=None, enabled=True, *, materialization=None, options=None, storage_options=None)"
     )
     assert shown(fc.spark.grouped) == (
-        "(df, *keys, state=None, name='default', start_from=None, materialization=None, options=None, "
+        "(df, *keys, state=None, name='default', output_mode='update', start_from=None, materialization=None, "
+        "options=None, "
         "storage_options=None)"
     )
     assert shown(fc.spark.explain_error) == "(exc)"

@@ -17,7 +17,6 @@ from fastchangelog.checkpoints.files import UnreadableStateError
 from fastchangelog.spark import read_state
 from fastchangelog.spark.checkpoint.files import SparkFiles
 from support.spark import older_query
-from support.spark.lacks import LACKS
 from support.spark.older_query import BATCHES, BEFORE, NAMES, SCHEMA, expected
 from support.spark.processor_harness import NO_DATA_BATCHES
 from support.spark.stream_harness import end_state_server, run
@@ -78,6 +77,5 @@ def test_the_states_of_4_0_are_read(spark: Any, old: pathlib.Path) -> None:
 def test_spark_itself_does_not_read_the_checkpoint(spark: Any, old: pathlib.Path, name: str) -> None:
     """The reason why it cannot go on: see the table of docs/deploying.md. Spark 4.0 reads no state of format 2."""
     files = SparkFiles(spark, str(old / name / "checkpoint"))
-    with files.variable(0, "handle", LAST) as variable, pytest.raises(UnreadableStateError) as error:
+    with files.variable(0, "handle", LAST) as variable, pytest.raises(UnreadableStateError):
         variable.after(LAST)
-    assert LACKS["own checkpoints"].here or "expected v1, but found v2" in str(error.value).lower()

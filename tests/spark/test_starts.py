@@ -205,7 +205,7 @@ def test_what_cannot_be_seen_is_logged_and_the_query_runs(
 
 
 def test_spark_connect_is_told_to_mind_the_output_mode(warned: list[str]) -> None:
-    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "session_id": "one"})()
     starts.watch(session)
     assert any('outputMode("update")' in text for text in warned)
 

@@ -30,6 +30,7 @@ from fastchangelog.spark.checkpoint.spark_states import Checkpoint
 from fastchangelog.spark.checkpoint.stored_rows import CoreRows, StoredRows
 from fastchangelog.spark.settings import REQUIRED
 from fastchangelog.spark.types import wire
+from fastchangelog.spark.types.walk import nullable
 from support.spark import processors
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, start
 from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, STATES, Script, script
@@ -122,7 +123,7 @@ def rows_by_spark(rows: StoredRows, stored: CoreRows) -> list[str]:
     else:
         value = F.col("value")
     is_timer = names == ["expiration_timestamp_ms"]
-    key, value = key.cast(stored.key), value.cast(stored.value)
+    key, value = key.cast(nullable(stored.key)), value.cast(nullable(stored.value))
     wired = [wire.to_wire(key, stored.key, key=False), wire.to_wire(value, stored.value, key=False), place]
     types = [wire.arrow_type(wire.wire_type(dtype, "a column")) for dtype in (stored.key, stored.value)]
     table = frame.select(*(column.alias(f"c{i}") for i, column in enumerate(wired))).toArrow()

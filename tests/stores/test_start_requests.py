@@ -61,7 +61,7 @@ class Job:
             for payload in self.payloads[shard]:
                 session.merge(payload)
             found = [row["n"] for batch in session.finish() for row in batch.to_pylist()]
-            self.handles[shard], _ = session.commit()
+            self.handles[shard], _, _ = session.commit()
         assert set(found) == {self.batch + 1}
         return len(found)
 

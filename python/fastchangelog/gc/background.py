@@ -152,9 +152,9 @@ class BackgroundSweeper:
         try:
             reports = state.sweep(pace)
         except FastChangelogError as error:
-            doubt = str(error)
+            doubt = _told(error)
         except Exception as error:  # a fault of ours must not end the sweeps of other states
-            doubt = f"internal error: {type(error).__name__}: {error}"
+            doubt = f"internal error: {type(error).__name__}: {_told(error)}"
         if self.stopped.is_set() or not (reports or doubt):
             return
         doubt = doubt or next((report.kept_because for report in reports if report.kept_because), None)
@@ -173,6 +173,10 @@ class BackgroundSweeper:
         )
         with contextlib.suppress(FastChangelogError):  # the state was closed meanwhile
             self._done(outcome)
+
+
+def _told(error: Exception) -> str:
+    return str(error)
 
 
 def _first_wait(state: Sweepable) -> float:

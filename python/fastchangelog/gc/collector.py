@@ -168,7 +168,8 @@ class _Folder:
             query.known.checkpoints or query.known.gone,
             query.orphan,
             query.skip_reason,
-            notes=tuple(note for roots in query.roots for note in roots.notes),
+            # A checkpoint may be known under two spellings of its location.
+            notes=tuple(dict.fromkeys(note for roots in query.roots for note in roots.notes)),
             batches=tuple(sorted({batch for roots in query.roots for batch in roots.batches})),
             embedded=query.embedded,
         )

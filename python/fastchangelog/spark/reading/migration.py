@@ -54,7 +54,9 @@ def _operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
         rows = checkpoint.rows(operator)
         value = cast("T.StructType", rows.others["value"])
         reasons = _of_aggregate(rows.key, value)
-        said |= {"key": _fields(rows.key), "value": _fields(value), "rows": rows.count()}
+        said |= {"key": _fields(rows.key), "value": _fields(value)}
+        if rows.key.fields:  # without keys there is one row, in one of the partitions that Spark would have
+            said["rows"] = rows.count()
     elif operator.kind == "processor":
         said |= {"time_mode": operator.time_mode, "output_mode": operator.output_mode, "variables": []}
         reasons = [] if operator.variables or operator.has_timers else ["it has no state variables"]

@@ -31,7 +31,7 @@ fn nothing_is_awaited_before_a_whole_batch_has_been_seen() {
 }
 
 #[test]
-fn the_other_slots_of_a_wave_are_awaited_when_they_are_about_to_open() {
+fn slots_that_are_about_to_open_are_awaited() {
     let (mut waves, mut now) = (Waves::default(), Duration::ZERO);
     two_slots(&mut waves, 0..3, 300, &mut now);
     // The first wave of the next batch: both tasks start now.
