@@ -314,6 +314,8 @@ def test_every_metric_has_a_case() -> None:
     assert set(CASES) | set(ELSEWHERE) == ENGINE, "a new metric needs a case here; an old one is gone"
     assert not set(CASES) & set(ELSEWHERE)
     assert {name for name, (kind, _, _) in TABLE.items() if kind == "batch"} == {
+        "late_groups",
+        "base_groups",
         "shards",
         *MOVED_BY_A_BATCH,
         *MOVED_BY_A_PROCESSOR,
