@@ -103,9 +103,7 @@ def _done(owner: Sequence[weakref.ref[State]], outcome: Outcome) -> None:
     state = owner[0]()
     if state is None:
         return
-    state._native.count_sweep(
-        outcome.deleted, outcome.deleted_bytes, outcome.waiting, outcome.requests, outcome.doubt is not None
-    )
+    state._native.count_sweep(*outcome.counts())
     if outcome.doubt is None or outcome.is_news:
         line = " ".join(f"{name}={value}" for name, value in outcome.fields().items())
         _log.log(logging.INFO if outcome.doubt is None else logging.WARNING, "sweep %s", line)

@@ -68,6 +68,10 @@ class Outcome:
     is_news: bool = True
     """False if the sweep before had the same doubt: the log has it already."""
 
+    def counts(self) -> tuple[int, int, int, int, bool]:
+        """For the metrics: the arguments of `count_sweep`."""
+        return self.deleted, self.deleted_bytes, self.waiting, self.requests, self.doubt is not None
+
     def fields(self) -> dict[str, str]:
         """For a log line."""
         numbers = {"deleted": self.deleted, "deleted_bytes": self.deleted_bytes, "waiting": self.waiting}

@@ -103,8 +103,6 @@ def _only_spark(location: str) -> NoReturn:
 
 
 def _done(server: _internal.Server, outcome: Outcome) -> None:
-    server.count_sweep(
-        outcome.deleted, outcome.deleted_bytes, outcome.waiting, outcome.requests, outcome.doubt is not None
-    )
+    server.count_sweep(*outcome.counts())
     if outcome.doubt is None or outcome.is_news:
         server.log("INFO" if outcome.doubt is None else "WARN", "sweep", outcome.fields())

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEPT",
+    "Kept",
     "METRICS_TYPE",
     "NO_FIRST_BATCH",
     "OperatorConfig",
@@ -66,6 +67,19 @@ KEPT = T.StructType(
         T.StructField("timer", T.LongType()),
     ]
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A value of `KEPT`."""
+
+    handle: str | None = None
+    watermark: int | None = None
+    #: Processing time: the shard's Spark timer, in milliseconds. Event time: the shard's next timer; of an aggregation
+    #: the time in microseconds before which no group closes. None: unknown, or none.
+    timer: int | None = None
+
+
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 

@@ -15,7 +15,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import raise_one_line
 from fastchangelog.spark import event_time, settings, task
 from fastchangelog.spark.aggregates.operator import ShardProcessor
-from fastchangelog.spark.shard_task import KEPT, run_once
+from fastchangelog.spark.shard_task import KEPT, Kept, run_once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,17 +25,6 @@ __all__ = ["EventTimeProcessor"]
 
 #: Of a shard that holds no group.
 _NEVER = (1 << 63) - 1
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-    """What Spark keeps for a shard."""
-
-    handle: str | None = None
-    #: Of the last batch, in milliseconds.
-    watermark: int | None = None
-    #: No group closes before it, in microseconds; None: unknown.
-    timer: int | None = None
 
 
 class EventTimeProcessor(ShardProcessor):
@@ -71,13 +60,13 @@ class EventTimeProcessor(ShardProcessor):
         self, shard_id: int, rows: Iterator[pd.DataFrame], times: TimerValues, *, has_rows: bool
     ) -> Iterator[pd.DataFrame]:
         stored = self._handle.get()
-        kept = _Kept() if stored is None else _Kept(*stored)
+        kept = Kept() if stored is None else Kept(*stored)
         watermark = times.getCurrentWatermarkInMs()
         closed = watermark * 1000
         if has_rows or kept.timer is None or kept.timer <= closed:
             marks = {"late": event_time.late_mark(kept.watermark, times) * 1000, "closed": closed, "first": kept.timer}
             handle, next_close = yield from self._version(shard_id, kept.handle, rows, watermarks=marks)
-            now = _Kept(handle, watermark, _NEVER if next_close is None else next_close)
+            now = Kept(handle, watermark, _NEVER if next_close is None else next_close)
         else:
             now = dataclasses.replace(kept, watermark=watermark)
         if now != kept:

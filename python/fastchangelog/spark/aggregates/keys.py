@@ -60,8 +60,6 @@ class Part:
 class Keys:
     """The keys of an aggregation."""
 
-    #: What rows are selected by: in the place of a window its time.
-    given: tuple[Column, ...]
     #: Names, types and metadata of the keys as Spark's own `groupBy` has them.
     fields: tuple[T.StructField, ...]
     #: What the state keeps of rows.
@@ -88,24 +86,18 @@ class Keys:
         """What the state keeps of each key, in its order: all of it, or a field of a window."""
         made: list[list[tuple[int, str | None]]] = []
         for i, field in enumerate(self.fields):
-            names: Sequence[str | None] = _FIELDS[: self._width(i)] if _is_window(field) else [None]
+            names: Sequence[str | None] = [None]
+            if _is_window(field):  # the start of a computed one follows from its end
+                names = _FIELDS[:1] if i == self.computed else _FIELDS
             made.append([(i, name) for name in names])
         return _in_order(made, self.first)
 
     def results(self, stored: Sequence[Column]) -> list[Column]:
         """The keys, from what the state keeps of them."""
-        rest = iter(stored)
-        first: list[Column] = []
-        if self.first is not None:
-            first = [next(rest) for _ in range(self._width(self.first))]
-        made = []
-        for i, field in enumerate(self.fields):
-            own = first if i == self.first else [next(rest) for _ in range(self._width(i))]
-            made.append(self._result(i, field, own))
-        return made
-
-    def _width(self, key: int) -> int:
-        return 2 if _is_window(self.fields[key]) and key != self.computed else 1
+        own: list[list[Column]] = [[] for _ in self.fields]
+        for (i, _), column in zip(self.paths(), stored, strict=True):
+            own[i].append(column)
+        return [self._result(i, field, own[i]) for i, field in enumerate(self.fields)]
 
     def _result(self, key: int, field: T.StructField, own: Sequence[Column]) -> Column:
         if not _is_window(field):
@@ -173,7 +165,7 @@ def keys_of(df: DataFrame, keys: Sequence[Column], fields: Sequence[T.StructFiel
             f"the key {fields[computed].name} is a window of a time without a watermark beside the key "
             f"{fields[marked[0]].name}, which has one; group by one of them"
         )
-    return Keys(tuple(given), tuple(fields), tuple(_in_order(made, first)), first, computed, windows, bool(marked))
+    return Keys(tuple(fields), tuple(_in_order(made, first)), first, computed, windows, bool(marked))
 
 
 def makes_windows(key: Column) -> bool:

@@ -44,6 +44,7 @@ from fastchangelog.spark.shard_task import (
     KEPT,
     METRICS_TYPE,
     NO_FIRST_BATCH,
+    Kept,
     OperatorConfig,
     Stopwatch,
     renewed_request,
@@ -87,17 +88,6 @@ class ProcessorConfig(task.VersionChecked):
     deletes: bool = False
     #: The counters of a vectorised processor.
     counters: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-    """What Spark keeps for a shard."""
-
-    handle: str | None = None
-    #: Of the last batch, in event time mode.
-    watermark: int | None = None
-    #: Processing time: the shard's Spark timer. Event time: the shard's next timer.
-    timer: int | None = None
 
 
 class ProcessorOperator(StatefulProcessor):
@@ -173,7 +163,7 @@ class ProcessorOperator(StatefulProcessor):
             self._keep(kept, dataclasses.replace(kept, watermark=self._watermark(times)))
 
     def _session(
-        self, shard_id: int, kept: _Kept, rows: Payloads, initial: Payloads | None, times: TimerValues
+        self, shard_id: int, kept: Kept, rows: Payloads, initial: Payloads | None, times: TimerValues
     ) -> Iterator[pd.DataFrame]:
         operator = self._config.operator
         clock = Stopwatch()
@@ -181,7 +171,7 @@ class ProcessorOperator(StatefulProcessor):
         with renewed_request(operator, shard_id, kept.handle, operator="processor") as request:
             first = initial is not None or _is_first_batch(kept.handle)
             handle, timer = yield from self._run(request, rows, initial, first, times, clock)
-        self._keep(kept, _Kept(handle, self._watermark(times), self._set_timer(kept.timer, timer, times)))
+        self._keep(kept, Kept(handle, self._watermark(times), self._set_timer(kept.timer, timer, times)))
         _internal.failpoint("operator.stored")
         task.freeze_modules("operator")
 
@@ -228,12 +218,12 @@ class ProcessorOperator(StatefulProcessor):
         yield frame([*nothing, pa.array([numbers], METRICS_TYPE)], names)
         return handle, timer
 
-    def _read(self) -> tuple[_Kept, bool]:
+    def _read(self) -> tuple[Kept, bool]:
         """What is kept for the shard, and whether anything is."""
         stored = self._state.get()
-        return (_Kept(), False) if stored is None else (_Kept(*stored), True)
+        return (Kept(), False) if stored is None else (Kept(*stored), True)
 
-    def _keep(self, before: _Kept, now: _Kept) -> None:
+    def _keep(self, before: Kept, now: Kept) -> None:
         if now != before:
             self._state.update(dataclasses.astuple(now))
 
@@ -249,11 +239,11 @@ class ProcessorOperator(StatefulProcessor):
                 self._spark.registerTimer(wanted)
         return wanted
 
-    def _is_due(self, kept: _Kept, times: TimerValues) -> bool:
+    def _is_due(self, kept: Kept, times: TimerValues) -> bool:
         now = times.getCurrentWatermarkInMs() if self._event_time() else times.getCurrentProcessingTimeInMs()
         return kept.timer is not None and kept.timer <= now
 
-    def _late(self, kept: _Kept, times: TimerValues) -> tuple[int, int] | None:
+    def _late(self, kept: Kept, times: TimerValues) -> tuple[int, int] | None:
         """The column and the time, in microseconds, up to which a row is late; None if no row ever is."""
         column = self._config.event_time
         if column is None or not self._event_time():
@@ -266,7 +256,7 @@ class ProcessorOperator(StatefulProcessor):
     def _watermark(self, times: TimerValues) -> int | None:
         return times.getCurrentWatermarkInMs() if self._event_time() else None
 
-    def _changes_states(self, kept: _Kept) -> bool:
+    def _changes_states(self, kept: Kept) -> bool:
         """True if `init` deletes states, or the shard has yet to get those it declares, or its part of a savepoint."""
         if self._config.deletes or kept.handle is None:
             return True
