@@ -23,6 +23,7 @@ mod function_tests;
 mod functions;
 #[cfg(test)]
 mod golden_tests;
+mod life;
 mod named;
 mod plan;
 mod prim;
@@ -34,6 +35,7 @@ mod type_texts;
 mod windows;
 
 pub use functions::{AggregateFunction, Argument};
+pub use life::{Clock, Lifetime};
 pub use named::NamedCall;
 pub(crate) use named::column;
 pub use plan::AggPlan;

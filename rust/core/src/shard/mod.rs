@@ -44,6 +44,7 @@ pub use materialize::MaterializeRun;
 pub use rebuild::Rebuilder;
 pub use rescale::RangeState;
 pub use seal::Committed;
+use session::ExpiryWalk;
 pub use session::{ResultBatches, Session, Watermarks};
 pub use session_environment::SessionEnvironment;
 pub use sources::Sources;
@@ -276,6 +277,8 @@ pub struct Shard {
     initial_state: OnceLock<Arc<InitialState>>,
     /// The numbers of the live state at the last status that could read them without blocking.
     seen: Mutex<Seen>,
+    /// Where the removal of expired groups goes on.
+    expiry_walk: Mutex<ExpiryWalk>,
 }
 
 /// Numbers of a live state.
@@ -351,6 +354,7 @@ impl Shard {
             whole: AtomicU64::new(0),
             initial_state: OnceLock::new(),
             seen: Mutex::default(),
+            expiry_walk: Mutex::default(),
         })
     }
 
