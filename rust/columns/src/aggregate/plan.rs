@@ -6,7 +6,7 @@
 use super::accumulator::{Accumulator, Bound, Call, IS_EMPTY};
 use super::fold::{Fold, trues};
 use super::functions::AggregateFunction;
-use super::life::Lifetime;
+use super::lifetime::Lifetime;
 use super::prim;
 use super::results::RowRange;
 use super::row::{Other, RowMut, Slots};
@@ -302,10 +302,11 @@ impl AggPlan {
     /// True if each accumulator can be rebuilt from its result; see [`AggPlan::rebuild`].
     pub(crate) fn can_rebuild(&self) -> bool {
         let mut ops = self.ops.iter().zip(self.output.fields().iter().skip(self.num_keys));
-        self.hidden == 0 && ops.all(|(op, result)| match &op.buffers[..] {
-            [(_, kept)] | [(_, kept), (IS_EMPTY, _)] => kept == result.data_type(),
-            _ => false,
-        })
+        self.hidden == 0
+            && ops.all(|(op, result)| match &op.buffers[..] {
+                [(_, kept)] | [(_, kept), (IS_EMPTY, _)] => kept == result.data_type(),
+                _ => false,
+            })
     }
 
     /// Makes accumulator row `groups[i]`, which is that of no input, the one with the results in row `i` of `results`;

@@ -3,7 +3,7 @@
 //! Owns: the text form of an aggregation (JSON made in Python, shipped to map tasks and inside open requests).
 //! Does not own: its validation (`plan`).
 
-use super::life::Lifetime;
+use super::lifetime::Lifetime;
 use super::windows::Windows;
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;

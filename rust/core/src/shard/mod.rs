@@ -44,7 +44,6 @@ pub use materialize::MaterializeRun;
 pub use rebuild::Rebuilder;
 pub use rescale::RangeState;
 pub use seal::Committed;
-use session::ExpiryWalk;
 pub use session::{ResultBatches, Session, Watermarks};
 pub use session_environment::SessionEnvironment;
 pub use sources::Sources;
@@ -278,7 +277,7 @@ pub struct Shard {
     /// The numbers of the live state at the last status that could read them without blocking.
     seen: Mutex<Seen>,
     /// Where the removal of expired groups goes on.
-    expiry_walk: Mutex<ExpiryWalk>,
+    expiry_walk: Mutex<session::ExpiryWalk>,
 }
 
 /// Numbers of a live state.

@@ -5,6 +5,7 @@
 //! Does not own: the source of the table, the upload of the change set, groups of the base that the batch does not have
 //! (`event_time`, `expiry`).
 
+use super::changes::TableChanges;
 use super::event_time::{EventTime, Fate, Watermarks};
 use super::expiry::Expired;
 use crate::shard::Live;
@@ -38,25 +39,6 @@ pub(super) struct Parent {
 impl Parent {
     fn of(live: &Live) -> Self {
         Self { lineage: live.lineage.clone(), state_keys: live.state_keys, state_bytes: live.state_bytes }
-    }
-}
-
-/// The changes of a table to the base.
-pub(super) struct TableChanges {
-    pub(super) set: ChangeSet,
-    /// Added keys, less removed ones.
-    pub(super) keys: i64,
-    /// Bytes of added keys and values, less removed ones.
-    pub(super) bytes: i64,
-}
-
-impl TableChanges {
-    /// These changes after others, which have no key in common with them.
-    pub(super) fn after(self, others: Option<Self>) -> Self {
-        let Some(Self { mut set, keys, bytes }) = others else { return self };
-        self.set.iter().for_each(|change| set.push(change));
-        set.sort_by_key_group();
-        Self { set, keys: self.keys.saturating_add(keys), bytes: self.bytes.saturating_add(bytes) }
     }
 }
 
@@ -95,7 +77,7 @@ impl Combiner {
         let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
         let mut changes = TableChanges { set, keys: combined.new_keys, bytes };
         if let Some((expired, of_table)) = expired {
-            changes = changes.after(expired.take(self, table, event_time.as_deref(), of_table, counters)?);
+            changes = changes.after(expired.take(&self.0, table, event_time.as_deref(), of_table, counters)?);
         }
         if let Some(new) = &combined.new {
             *table = table.only(|i| new[i])?;

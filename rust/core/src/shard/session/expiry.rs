@@ -14,9 +14,10 @@
 //! 2. of groups that stay, a commit passes [`PER_CHANGE`] for each that was written, or [`LEAST_PASSED`], and
 //!    [`MOST_SAVED`] more if earlier commits did not use theirs; in memory all, once as many were saved.
 
-use super::combine::{Combiner, TableChanges};
+use super::changes::TableChanges;
 use super::event_time::EventTime;
 use crate::kinds::sweep::{LEAST_PASSED, MOST_SAVED, PER_CHANGE};
+use crate::shard::base::Base;
 use crate::shard::session_counters::SessionCounters;
 use crate::states::AGGREGATE;
 use fastchangelog_columns::aggregate::{AggPlan, Clock, Lifetime};
@@ -79,7 +80,7 @@ impl Expired {
     /// them, does not have.
     pub(super) fn take(
         &mut self,
-        combiner: &Combiner,
+        base: &Base,
         table: &GroupTable,
         event_time: Option<&EventTime>,
         of_range: &dyn Fn(u64) -> bool,
@@ -90,9 +91,9 @@ impl Expired {
         }
         let mut found = match self.found.take() {
             Some(found) => found,
-            None => self.find(combiner, table, event_time, counters)?,
+            None => self.find(base, table, event_time, counters)?,
         };
-        let groups = combiner.0.shard.placement().max_parallelism;
+        let groups = base.shard.placement().max_parallelism;
         let mut changes = TableChanges { set: ChangeSet::default(), keys: 0, bytes: 0 };
         found.retain(|entry| {
             let is_of_range = of_range(entry.hash);
@@ -106,14 +107,14 @@ impl Expired {
             !is_of_range
         });
         counters.count("entries_ended", changes.keys.unsigned_abs());
-        combiner.context().metrics.entries_ended.add(changes.keys.unsigned_abs());
+        base.shard.context().metrics.entries_ended.add(changes.keys.unsigned_abs());
         self.found = Some(found);
         Ok(Some(changes).filter(|changes| !changes.set.is_empty()))
     }
 
     fn find(
         &self,
-        combiner: &Combiner,
+        base: &Base,
         table: &GroupTable,
         event_time: Option<&EventTime>,
         counters: &mut SessionCounters,
@@ -127,7 +128,7 @@ impl Expired {
             Clock::Processing => table.life_begins(0)?,
             Clock::Watermark => event_time.and_then(EventTime::watermarks).map_or(i64::MIN, |marks| marks.closed),
         };
-        let mut walk = combiner.0.shard.expiry_walk.lock();
+        let mut walk = base.shard.expiry_walk.lock();
         let new = PER_CHANGE.saturating_mul(table.len() as u64).max(LEAST_PASSED);
         walk.saved = walk.saved.saturating_add(new);
         walk.first = walk.first.min(first);
@@ -136,20 +137,13 @@ impl Expired {
             return Ok(Vec::new());
         }
         let most = walk.saved.min(new.saturating_add(MOST_SAVED));
-        let found = combiner.0.read(|live| self.walk(&mut walk, most, combiner, &live.keyed, now))?;
+        let found = base.read(|live| self.walk(&mut walk, most, base, &live.keyed, now))?;
         counters.count_since("base_micros", start);
         Ok(found)
     }
 
     /// Passes at most `most` groups that stay, or all groups if the state is in memory and commits have paid for them.
-    fn walk(
-        &self,
-        walk: &mut ExpiryWalk,
-        most: u64,
-        combiner: &Combiner,
-        keyed: &KeyedState,
-        now: i64,
-    ) -> Result<Vec<Entry>> {
+    fn walk(&self, walk: &mut ExpiryWalk, most: u64, base: &Base, keyed: &KeyedState, now: i64) -> Result<Vec<Entry>> {
         let mut passed = Passed { found: Vec::new(), stayed: 0, first: i64::MAX };
         let pass = |passed: &mut Passed, key: &[u8], row: &[u8]| -> Result<()> {
             let time = self.kept.life_begins(row)?;
@@ -173,14 +167,15 @@ impl Expired {
             }
             return Ok(passed.found);
         }
-        let own = combiner.0.shard.placement().key_groups();
+        let own = base.shard.placement().key_groups();
         let count = (own.end - own.start).max(1);
         let mut spent = 0;
         while spent < most && (passed.found.len() as u64) < MOST_SAVED {
             walk.left = if walk.left == 0 { count } else { walk.left.min(count) };
             let (group, before) = (KeyGroup(own.start + walk.group % count), passed.stayed);
             let step = usize::try_from(most - spent).unwrap_or(STEP).min(STEP);
-            let next = keyed.pass_newest(AGGREGATE, group, &walk.key, step, &mut |key, row| pass(&mut passed, key, row))?;
+            let next =
+                keyed.pass_newest(AGGREGATE, group, &walk.key, step, &mut |key, row| pass(&mut passed, key, row))?;
             spent += (passed.stayed - before).max(1);
             walk.first = walk.first.min(passed.first);
             if walk.go_on(next, count) {

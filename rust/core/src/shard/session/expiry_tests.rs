@@ -36,15 +36,8 @@ enum Kind {
     Sums,
 }
 
-const KINDS: [Kind; 7] = [
-    Kind::Keys,
-    Kind::KeysOfTimes,
-    Kind::TimesAndKeys,
-    Kind::WithinWatermark,
-    Kind::Ttl,
-    Kind::TtlOfTimes,
-    Kind::Sums,
-];
+const KINDS: [Kind; 7] =
+    [Kind::Keys, Kind::KeysOfTimes, Kind::TimesAndKeys, Kind::WithinWatermark, Kind::Ttl, Kind::TtlOfTimes, Kind::Sums];
 
 impl Kind {
     fn has_row_times(self) -> bool {

@@ -14,6 +14,7 @@
 //! the local disk; `finish` then returns at once, and the reader of the results, or the commit, makes one range of the
 //! hash after the other.
 
+mod changes;
 mod combine;
 mod event_time;
 mod expiry;
@@ -25,7 +26,8 @@ pub use event_time::Watermarks;
 pub(super) use expiry::ExpiryWalk;
 pub use results::ResultBatches;
 
-use self::combine::{Combiner, Parent, TableChanges};
+use self::changes::TableChanges;
+use self::combine::{Combiner, Parent};
 use self::event_time::EventTime;
 use self::expiry::Expired;
 use self::groups::{Groups, Merging};

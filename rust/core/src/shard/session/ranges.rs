@@ -13,7 +13,8 @@
 //!    error;
 //! 2. one range is in memory at a time; the next one waits until the log has admitted the part of the one before it.
 
-use super::combine::{Combiner, Parent, TableChanges};
+use super::changes::TableChanges;
+use super::combine::{Combiner, Parent};
 use super::event_time::EventTime;
 use super::expiry::Expired;
 use crate::shard::seal::SetParts;
@@ -168,8 +169,7 @@ impl Ranges {
         let slots = from..self.next;
         let of_table = |hash: u64| slots.contains(&slot(hash));
         let expired = self.expired.as_mut().map(|expired| (expired, &of_table as &dyn Fn(u64) -> bool));
-        let (changes, parent) =
-            combiner.combine(table, self.event_time.as_mut(), expired, &mut self.counters)?;
+        let (changes, parent) = combiner.combine(table, self.event_time.as_mut(), expired, &mut self.counters)?;
         self.submit(&combiner, changes, parent)?;
         Ok(true)
     }

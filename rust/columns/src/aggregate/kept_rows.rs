@@ -1,7 +1,7 @@
-//! Groups of which the state keeps less than a batch returns, and groups that expire.
+//! Rows in payloads and rows in the state, where they differ.
 //!
-//! Owns: the lifetime of a group, the part of an accumulator row that the state keeps, the event time in front of the
-//! keys of a payload.
+//! Owns: the part of an accumulator row that the state keeps, the time from which a group lives in it, the event time
+//! in front of the keys of a payload.
 //! Does not own: which groups are returned and when expired ones leave (`shard::session`).
 //!
 //! The calls in front of those with a result are hidden: with a lifetime the first one holds the time from which the
@@ -13,34 +13,6 @@ use crate::codec::{EncodedKeys, TIME_BYTES};
 use crate::rows::Rows;
 use arrow_array::ArrayRef;
 use fastchangelog_format::{Error, Result};
-use serde::{Deserialize, Serialize};
-
-/// How long a group lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lifetime {
-    /// From the time in the first call on, in microseconds.
-    pub micros: i64,
-    /// The clock by which it expires.
-    pub clock: Clock,
-}
-
-/// The clock by which groups expire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Clock {
-    /// The time of the batch: that in the rows of the batch itself.
-    Processing,
-    /// The watermark.
-    Watermark,
-}
-
-impl Lifetime {
-    /// True if a group with this time has expired at `now`, in microseconds.
-    #[inline]
-    pub fn is_over(&self, time: i64, now: i64) -> bool {
-        time.saturating_add(self.micros) <= now
-    }
-}
 
 impl AggPlan {
     /// The keys of some input rows as payloads have them.
