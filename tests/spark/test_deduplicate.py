@@ -12,11 +12,19 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from fastchangelog.cli.command_line import main
 from fastchangelog.errors import FastChangelogError, InvalidArgumentError, UnsupportedError
-from fastchangelog.spark import drop_duplicates, drop_duplicates_within_watermark, grouped
+from fastchangelog.spark import (
+    drop_duplicates,
+    drop_duplicates_within_watermark,
+    grouped,
+    import_state,
+    read_state,
+)
 from support.spark.stream_harness import batches_of_runs, end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -211,3 +219,48 @@ def test_what_cannot_work_is_refused(feed: Any, spark: Any, tmp_path: pathlib.Pa
         grouped(stream, "k", state=state, ttl="1 day").agg(F.count("*"), initial_state=spark.range(1))
     with pytest.raises(FastChangelogError, match="ttlDurationMs"):
         grouped(stream, "k", state=state, ttl="1 day").transformWithState(object(), "k string", "Update", "None")
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_query_of_spark_goes_on(feed: Any, tmp_path: pathlib.Path, within: bool) -> None:
+    cols = ["v", "k"] if within else ["ts", "k"]
+
+    def sparks(df: Any) -> Any:
+        return marked(df).dropDuplicatesWithinWatermark(cols) if within else marked(df).dropDuplicates(cols)
+
+    def ours(df: Any) -> Any:
+        call = drop_duplicates_within_watermark if within else drop_duplicates
+        return call(
+            marked(df), cols, state=tmp_path / "state", initial_state=import_state(tmp_path / "moved-checkpoint")
+        )
+
+    first = [[row("a", 1, 1), row("b", 3, 2), row(None, 14, 3)], [row("a", 31, 1), row("b", 25, 2), row(None, 26, 3)]]
+    later = [[row("b", 25, 2), row("a", 31, 1), row("c", 33, 4)], [row("a", 90, 1), row("c", 80, 5)]]
+    before = batches_of_runs(feed, tmp_path, "moved", "append", sparks, [first], SCHEMA)
+    stayed = batches_of_runs(feed, tmp_path, "stayed", "append", sparks, [first, later], SCHEMA)
+    moved = batches_of_runs(feed, tmp_path, "ours", "append", ours, [later], SCHEMA)
+    assert list(moved.values()) == [rows for number, rows in stayed.items() if number > max(before)]
+    assert len(moved) == 2
+
+
+@pytest.mark.parametrize("ttl", [None, "1 day"])
+def test_a_state_is_read_saved_and_rescaled(feed: Any, spark: Any, tmp_path: pathlib.Path, ttl: str | None) -> None:
+    source, checkpoint = feed("k string, v long", [("a", 1), ("b", 2)]), tmp_path / "checkpoint"
+    run(drop_duplicates(source.stream(), ["k"], state=tmp_path / "state", ttl=ttl), checkpoint, mode="append")
+    state = read_state(spark, checkpoint, tmp_path / "state")
+    assert [row.key for row in state.orderBy("key").collect()] == ["a", "b"]
+    saved = tmp_path / "saved"
+    assert main(["savepoint", str(checkpoint), "--state", str(tmp_path / "state"), "--to", str(saved)]) == 0
+    assert main(["verify", str(saved)]) == 0
+    assert main(["export", str(saved), "--to", str(tmp_path / "rows.parquet")]) == 0
+    assert sorted(pq.read_table(tmp_path / "rows.parquet").column("key").to_pylist()) == ["a", "b"]
+    source.add([("b", 3), ("c", 4)])
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 5)
+    try:
+        options = {"start_from": str(saved)}
+        ours = drop_duplicates(source.stream(), ["k"], state=tmp_path / "state", ttl=ttl, options=options)
+        found = run(ours, tmp_path / "elsewhere", mode="append").batches
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    assert [row.k for rows in found.values() for row in rows] == ["c"]

@@ -23,6 +23,7 @@ from fastchangelog.state.times import ttl_millis
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from fastchangelog.spark.imported_state import ImportedState
     from fastchangelog.types import Duration, Options, PathLike, StorageOptions
 
 __all__ = ["drop_duplicates", "drop_duplicates_within_watermark"]
@@ -35,6 +36,7 @@ def drop_duplicates(
     state: PathLike | None = None,
     name: str = "default",
     ttl: Duration | None = None,
+    initial_state: ImportedState | None = None,
     options: Options | None = None,
     storage_options: StorageOptions | None = None,
 ) -> DataFrame:
@@ -53,6 +55,8 @@ def drop_duplicates(
         name: Tells two stateful operators of one query apart.
         ttl: How long a key is kept after its first row, by the processing time, such as `"7 days"`: a row that comes
             later is returned again. Rows meanwhile do not prolong it.
+        initial_state: What a new query begins with: `import_state(checkpoint)`, the state of a Spark query that drops
+            duplicates by the same columns.
         options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
         storage_options: Credentials and addresses for the store, as of `grouped`.
 
@@ -67,7 +71,9 @@ def drop_duplicates(
     """
     given = Hidden(storage_options)
     del storage_options
-    return _distinct(df, cols, state, name, options, given, ttl=ttl_millis(ttl))
+    if ttl is not None and initial_state is not None:
+        raise UnsupportedError("Spark's state does not say since when its keys live: give no initial_state, or no ttl")
+    return _distinct(df, cols, state, name, options, given, initial_state, ttl=ttl_millis(ttl))
 
 
 def drop_duplicates_within_watermark(
@@ -76,6 +82,7 @@ def drop_duplicates_within_watermark(
     *,
     state: PathLike | None = None,
     name: str = "default",
+    initial_state: ImportedState | None = None,
     options: Options | None = None,
     storage_options: StorageOptions | None = None,
 ) -> DataFrame:
@@ -90,6 +97,8 @@ def drop_duplicates_within_watermark(
         state: A folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`; by
             default the Spark conf `spark.fastchangelog.state`.
         name: Tells two stateful operators of one query apart.
+        initial_state: What a new query begins with: `import_state(checkpoint)`, the state of a Spark query that drops
+            duplicates by the same columns.
         options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
         storage_options: Credentials and addresses for the store, as of `grouped`.
 
@@ -111,7 +120,7 @@ def drop_duplicates_within_watermark(
             "drop_duplicates_within_watermark() forgets keys by the watermark, and the stream has none: call "
             'withWatermark("ts", "1 hour") on it before, or use drop_duplicates(…, ttl=…)'
         )
-    return _distinct(df, cols, state, name, options, given, within_watermark=True)
+    return _distinct(df, cols, state, name, options, given, initial_state, within_watermark=True)
 
 
 def _distinct(
@@ -121,6 +130,7 @@ def _distinct(
     name: str,
     options: Options | None,
     storage_options: Hidden[StorageOptions | None],
+    initial_state: ImportedState | None,
     *,
     within_watermark: bool = False,
     ttl: int | None = None,
@@ -138,7 +148,13 @@ def _distinct(
     keys = [F.col(f"c{at}") for at in key_columns]
     stream = grouped(plain, *keys, state=state, name=name, options=options, storage_options=storage_options.show())
     found = distinct(plain, key_columns, within_watermark=within_watermark, ttl_millis=ttl)
-    returned = operated(stream.grouping, found.operation)
+    first = None
+    if initial_state is not None:
+        from fastchangelog.spark.aggregates.distinct_seed import imported_payloads  # few queries need it
+
+        names = [df.columns[at] for at in key_columns]
+        first = imported_payloads(stream.grouping, found, names, initial_state, within_watermark=within_watermark)
+    returned = operated(stream.grouping, found.operation, first)
     columns = found.columns([F.col(f"__r{i}") for i in range(len(found.operation.output))])
     return returned.select(*columns).toDF(*[field.name for field in fields])
 

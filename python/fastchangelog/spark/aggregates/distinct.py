@@ -125,7 +125,16 @@ def distinct(df: DataFrame, key_columns: Sequence[int], *, within_watermark: boo
         row_times=has_row_times,
         lifetime=lifetime,
     )
-    operation = Operation(spec, projection.schema(), projection.columns, returned, "new", time is not None)
+    kept = returned[: len(keys.parts)]
+    initial_spec = spec_json(
+        len(kept),
+        wire.arrow_schema(T.StructType([*kept, T.StructField("__e", T.LongType())])),
+        wire.arrow_schema(kept),
+        [dataclasses.replace(call, args=(len(kept),)) for call in calls[: lifetime is not None]],
+        lifetime=lifetime,
+    )
+    has_watermarks = time is not None
+    operation = Operation(spec, projection.schema(), projection.columns, returned, "new", has_watermarks, initial_spec)
     return Distinct(operation, keys, tuple(key_columns), travelling, tuple(fields))
 
 

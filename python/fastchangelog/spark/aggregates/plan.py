@@ -49,6 +49,8 @@ class Operation:
     output_mode: Returned
     #: Rows may be late, or groups closed, by the watermark.
     has_watermarks: bool
+    #: The spec of the payloads of an initial state, if it is another one.
+    initial_spec: str = ""
 
 
 def aggregated(
@@ -77,7 +79,7 @@ def operated(grouping: Grouping, operation: Operation, first: DataFrame | None =
     """The output of an operation; `first` has the payloads of its initial state."""
     if grouping.start_schema is not None:
         _check_start_schema(grouping, operation.spec, grouping.start_schema)
-    operator = grouping.operator(operation.spec, wire.arrow_schema(operation.output))
+    operator = grouping.operator(operation.spec, wire.arrow_schema(operation.output), operation.initial_spec)
     mode, df = operation.output_mode, grouping.df
     split = Split(
         operation.spec,
