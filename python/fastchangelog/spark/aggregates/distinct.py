@@ -125,11 +125,11 @@ def distinct(df: DataFrame, key_columns: Sequence[int], *, within_watermark: boo
         row_times=has_row_times,
         lifetime=lifetime,
     )
-    kept = returned[: len(keys.parts)]
+    kept = output[: len(keys.parts)]
     initial_spec = spec_json(
         len(kept),
         wire.arrow_schema(T.StructType([*kept, T.StructField("__e", T.LongType())])),
-        wire.arrow_schema(kept),
+        wire.arrow_schema(T.StructType(kept)),
         [dataclasses.replace(call, args=(len(kept),)) for call in calls[: lifetime is not None]],
         lifetime=lifetime,
     )
