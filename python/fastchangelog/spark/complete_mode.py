@@ -1,7 +1,7 @@
 """Queries in complete mode: Spark's check of their start makes room for our aggregation.
 
-Owns: the methods of PySpark that start a query, changed for queries with such an operator.
-Does not own: all other private parts of PySpark (`internals…`), what the operator returns (`aggregates`).
+Owns: which operators are in complete mode, and the setting while a query with one of them starts.
+Does not own: the methods that start a query (`internals_writers`), what the operator returns (`aggregates`).
 
 Spark lets a query start in complete mode only if it sees an aggregate of its own in the plan; ours is a stateful
 processor to it. So while such a query starts, and for it alone, Spark's check of unsupported operations is off.
@@ -9,22 +9,19 @@ processor to it. So while such a query starts, and for it alone, Spark's check o
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark import internals
+from fastchangelog.spark import internals, internals_writers
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["allow"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
-_STARTS = ("start", "toTable")
-_MARK = "_fastchangelog_complete"
 #: By the id of a session, the names under which operators in complete mode are observed.
 _operators: dict[str, set[str]] = {}
 _lock = threading.Lock()
@@ -39,31 +36,20 @@ def allow(spark: SparkSession, observed: str) -> None:
                 f'for one: spark.conf.set("{_CHECK}", "false")'
             )
         return
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
     with _lock:
         _operators.setdefault(internals.session_id(spark), set()).add(observed)
-        for name in _STARTS:
-            method = getattr(DataStreamWriter, name)
-            if not hasattr(method, _MARK):
-                setattr(DataStreamWriter, name, _unchecked(method))
+    internals_writers.divert_starts(around=_unchecked)
 
 
-def _unchecked(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def start(writer: Any, *args: Any, **named: Any) -> Any:
-        frame = writer._df
-        spark = frame.sparkSession
-        known = _operators.get(internals.session_id(spark))
-        if not known or known.isdisjoint(internals.observed_names(frame)):
-            return method(writer, *args, **named)
-        with _lock:
-            before = spark.conf.get(_CHECK, None)
-            spark.conf.set(_CHECK, "false")
-            try:
-                return method(writer, *args, **named)
-            finally:
-                spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)
-
-    setattr(start, _MARK, True)
-    return start
+def _unchecked(frame: DataFrame, start: Callable[[], Any]) -> Any:
+    spark = frame.sparkSession
+    known = _operators.get(internals.session_id(spark))
+    if not known or known.isdisjoint(internals.observed_names(frame)):
+        return start()
+    with _lock:
+        before = spark.conf.get(_CHECK, None)
+        spark.conf.set(_CHECK, "false")
+        try:
+            return start()
+        finally:
+            spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)

@@ -1,0 +1,236 @@
+"""Aggregates and deduplication of an accelerated session: our operators in the place of Spark's when a query starts.
+
+Owns: which of a starting query's operators are taken, what is said about each, what an existing checkpoint decides.
+Does not own: the plans (`internals_operators`), our operators (`grouped_stream`, `deduplicate`), which sessions are
+accelerated (`acceleration`).
+
+An operator stays with Spark for any reason that there is, and the query starts all the same: what runs on Spark is
+never wrong. The one exception is an operator whose checkpoint holds the state of ours: Spark would not find it, so the
+start fails and names the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, UnsupportedError
+from fastchangelog.spark import internals_operators, metrics, settings
+from fastchangelog.spark.accelerated_operators import AGGREGATES, DEDUPLICATION, WINDOWS, Given, free_name, names_in
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint
+from fastchangelog.spark.grouped_stream import GroupedStream
+from fastchangelog.spark.internals_operators import AGGREGATE, DEDUPLICATE, WITHIN, Operator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from fastchangelog.functions import Aggregate
+    from fastchangelog.spark.internals_writers import Start
+
+__all__ = ["accelerated"]
+
+_log = logging.getLogger("fastchangelog.spark")
+
+_TAKEN = (AGGREGATE, DEDUPLICATE, WITHIN)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """What the checkpoint of a query says of an operator."""
+
+    is_ours: bool
+    location: str
+
+
+class _Stays(Exception):
+    """An operator stays with Spark by choice, not for a lack."""
+
+
+class _StateLost(InvalidArgumentError):
+    """The state of an operator is with us, and it would stay with Spark."""
+
+
+def accelerated(start: Start, given: Given) -> DataFrame:
+    """The frame that a starting query writes, with our operators in the place of those of Spark that can be taken."""
+    try:
+        operators = internals_operators.stateful_operators(start.frame)
+    except Exception as error:  # a plan of another version of Spark
+        _log.warning("the operators of a query stay with Spark, since its plan cannot be read: %s", _line(error))
+        return start.frame
+    if not any(operator.kind in _TAKEN for operator in operators) or start.refusal(start.frame) is not None:
+        return start.frame  # Spark itself raises its error
+    try:
+        stored = _stored(start, given, operators)
+    except Exception as error:  # whose operators they are cannot be seen
+        _log.warning("the operators of a query stay with Spark, since its checkpoint cannot be read: %s", _line(error))
+        return start.frame
+    query = _Query(start, given, operators, stored)
+    frame = query.replaced()
+    query.tell()
+    return frame
+
+
+class _Query:
+    """A query that starts."""
+
+    def __init__(self, start: Start, given: Given, operators: list[Operator], stored: dict[int, _Stored]) -> None:
+        self._start = start
+        self._given = given
+        self._operators = operators
+        self._stored = stored
+        self._names = names_in(start.frame)
+        #: Of operators, by number: the name of ours.
+        self._ours: dict[int, str] = {}
+        #: Of operators, by number: why it stays, and whether something is lacking.
+        self._reasons: dict[int, tuple[str, bool]] = {}
+
+    def replaced(self) -> DataFrame:
+        """The frame with our operators; as it was if none can be taken."""
+        try:
+            frame = internals_operators.rewritten(self._start.frame, self._operator)
+        except _StateLost:
+            raise
+        except Exception as error:
+            return self._left(_line(error))
+        if not self._ours:
+            return self._start.frame
+        # Complete mode starts without Spark's check: ours is no aggregate to it.
+        refused = None if self._start.output_mode == "complete" else self._start.refusal(frame)
+        if refused is not None:
+            return self._left(f"Spark does not run it so: {refused}")
+        filters = internals_operators.filters_below_watermarks
+        if filters(self._start.frame) != filters(frame):
+            return self._left(
+                "behind it are filters or joins by a key, which Spark applies to rows before they raise the watermark; "
+                "filter before withWatermark()"
+            )
+        return frame
+
+    def _left(self, reason: str) -> DataFrame:
+        """The frame as it was."""
+        for number in self._ours:
+            self._check_state(number, reason)
+            self._reasons[number] = reason, True
+        self._ours.clear()
+        return self._start.frame
+
+    def tell(self) -> None:
+        """Logs a line for each operator that could be taken."""
+        for operator in self._operators:
+            if operator.number in self._ours:
+                _log.info("%s runs on fastchangelog, under the name %s", operator.text, self._ours[operator.number])
+            elif operator.number in self._reasons:
+                reason, is_lack = self._reasons[operator.number]
+                level = logging.WARNING if is_lack else logging.INFO
+                _log.log(level, "%s stays on Spark's operator: %s", operator.text, reason)
+
+    def _operator(self, operator: Operator) -> DataFrame | None:
+        if operator.kind not in _TAKEN:
+            return None
+        name = free_name(self._names)
+        try:
+            frame = self._ours_of(operator, name)
+        except _Stays as reason:
+            self._reasons[operator.number] = str(reason), False
+            return None
+        except Exception as error:
+            self._check_state(operator.number, _line(error))
+            self._reasons[operator.number] = _line(error), True
+            return None
+        self._ours[operator.number] = name
+        self._names.add(metrics.observed_name(name))
+        return frame
+
+    def _check_state(self, number: int, reason: str) -> None:
+        """Raises for an operator that has its state with us and cannot be taken."""
+        stored = self._stored.get(number)
+        if stored is not None and stored.is_ours:
+            operator = next(operator for operator in self._operators if operator.number == number)
+            raise _StateLost(
+                f"the checkpoint {stored.location} holds the state of fastchangelog's operator, but {operator.text} "
+                f"would stay on Spark's, which does not find it: {reason}. Undo that, or start with a new checkpoint"
+            )
+
+    def _ours_of(self, operator: Operator, name: str) -> DataFrame:
+        stored = self._stored.get(operator.number)
+        if stored is not None and not stored.is_ours:
+            raise _Stays(
+                f"the checkpoint {stored.location} holds its state. To move it, start with a new checkpoint and "
+                "grouped(…).agg(…, initial_state=fc.spark.import_state(checkpoint))"
+            )
+        if not self._start.has_batches:
+            raise UnsupportedError("the trigger runs the query without batches")
+        mode = self._start.output_mode
+        if mode == "complete" and operator.is_limited:
+            raise UnsupportedError("behind it is a limit, of which Spark would keep a state of its own")
+        if operator.kind != AGGREGATE:
+            self._choose(operator, DEDUPLICATION)
+            return self._deduplicated(operator, name)
+        parts = operator.aggregate()
+        self._choose(operator, AGGREGATES if parts.windows is None else WINDOWS, parts.windows)
+        native = parts.frame.groupBy(*parts.keys).agg(*map(_native, parts.calls))
+        if not internals_operators.is_same(parts, native):
+            raise UnsupportedError("one of its functions or windows is not the one of that name")
+        given = self._given
+        grouped = GroupedStream(
+            parts.frame,
+            parts.keys,
+            given.state,
+            name,
+            None,
+            given.materialization,
+            given.options,
+            given.storage_options,
+            mode,
+        )
+        return grouped.agg(*parts.calls)
+
+    def _choose(self, operator: Operator, kind: str, windows: tuple[int, int] | None = None) -> None:
+        """Ends with `_Stays` for an operator that was not chosen; one that has its state with us goes on."""
+        reason = self._given.choice.refusal(kind, self._start.output_mode, windows)
+        if reason is not None and operator.number not in self._stored:
+            raise _Stays(reason)
+
+    def _deduplicated(self, operator: Operator, name: str) -> DataFrame:
+        function: Callable[..., DataFrame]
+        try:
+            module: Any = importlib.import_module("fastchangelog.spark.deduplicate")
+        except ImportError:
+            raise UnsupportedError("deduplication is not supported") from None
+        function = module.drop_duplicates if operator.kind == DEDUPLICATE else module.drop_duplicates_within_watermark
+        return function(operator.child, operator.columns(), state=self._given.state, name=name)
+
+
+def _native(call: Aggregate) -> Column:
+    function: Callable[..., Column] = getattr(F, call.fn)
+    args = (*call.args, True) if call.ignore_nulls else call.args
+    return function(*(args or ("*",)))
+
+
+def _stored(start: Start, given: Given, operators: list[Operator]) -> dict[int, _Stored]:
+    """What the checkpoint of the query holds, by the number of the operator; nothing for a new query."""
+    if start.checkpoint is None:
+        return {}
+    spark = start.frame.sparkSession
+    root = settings.state_root(spark, given.state)
+    storage = settings.resolve(settings.storage_options(spark, root, given.storage_options))
+    try:
+        checkpoint = Checkpoint(spark, start.checkpoint, root=root, storage_options=storage)
+        there = checkpoint.operators()
+        ours = [checkpoint.holds_handles(operator) for operator in there]
+    except StateNotFoundError:
+        return {}
+    if len(there) == len(operators):
+        return {op.number: _Stored(is_ours, start.checkpoint) for op, is_ours in zip(operators, ours, strict=True)}
+    if len(set(ours)) == 1:
+        return {operator.number: _Stored(ours[0], start.checkpoint) for operator in operators}
+    return {}
+
+
+def _line(error: BaseException) -> str:
+    return f"{error}".partition("\n")[0] or type(error).__name__
