@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, UnsupportedError
+from fastchangelog.materialization.policy import option_texts_of
 from fastchangelog.spark import internals_operators, metrics, settings
 from fastchangelog.spark.accelerated_operators import AGGREGATES, DEDUPLICATION, WINDOWS, Given, free_name, names_in
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint
@@ -203,7 +204,15 @@ class _Query:
         except ImportError:
             raise UnsupportedError("deduplication is not supported") from None
         function = module.drop_duplicates if operator.kind == DEDUPLICATE else module.drop_duplicates_within_watermark
-        return function(operator.child, operator.columns(), state=self._given.state, name=name)
+        given = self._given
+        return function(
+            operator.child,
+            operator.columns(),
+            state=given.state,
+            name=name,
+            options=option_texts_of(given.materialization, given.options),
+            storage_options=given.storage_options.show(),
+        )
 
 
 def _native(call: Aggregate) -> Column:

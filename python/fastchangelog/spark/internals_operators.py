@@ -68,13 +68,13 @@ class Operator:
         return frame
 
     def columns(self) -> list[str]:
-        """The columns of a deduplication."""
-        keys = items_of(self._node.keys())
+        """The columns of a deduplication, by their names."""
+        keys = [str(key.name()) for key in items_of(self._node.keys())]
         names = [str(column.name()) for column in items_of(self._node.child().output())]
-        for key in keys:
-            if names.count(str(key.name())) != 1:
-                raise UnsupportedError(f"the column {key.name()} is there several times; rename one")
-        return [str(key.name()) for key in keys]
+        for name in keys:
+            if names.count(name) != keys.count(name):
+                raise UnsupportedError(f"the column {name} is there several times, and not each of them is a key")
+        return list(dict.fromkeys(keys))
 
     def aggregate(self) -> AggregateParts:
         """The parts of an aggregate."""
