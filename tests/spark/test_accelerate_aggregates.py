@@ -109,6 +109,13 @@ def chained(df: Any) -> Any:
     return inner.groupBy(F.window("window", "10 seconds")).agg(F.sum("v").alias("v"), F.count("*").alias("keys"))
 
 
+def joined(df: Any) -> Any:
+    """Two aggregates, and behind both an operator of Spark's."""
+    sums = marked(df).groupBy(F.window("ts", "10 seconds"), "k").agg(F.sum("v").alias("total"))
+    most = marked(df).groupBy(F.window("ts", "10 seconds"), "k").agg(F.max("v").alias("most"))
+    return sums.join(most, ["window", "k"])
+
+
 WINDOW_SQL = (
     "SELECT window(ts, '10 seconds', '2 seconds') AS w, k, count(*) AS n, sum(v) + 1 AS more FROM events "
     "GROUP BY window(ts, '10 seconds', '2 seconds'), k"
@@ -158,6 +165,12 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Any], Any], set[str]]] = {
     "SQL with a table used twice": (("update",), sql(TABLES_SQL), {"default", "default-2"}),
     "rollup": (("update",), lambda df: df.rollup("k", F.col("v") % 2).agg(F.sum("v")), {"default"}),
     "a chain": (("append",), chained, {"default", "default-2"}),
+    "a filter by a key": (
+        ("update",),
+        lambda df: marked(df.where("v != 12")).groupBy(F.window("ts", "10 seconds"), "k").count().where("k != 'a'"),
+        {"default"},
+    ),
+    "a join of two": (("append",), joined, {"default", "default-2"}),
     "ordered in complete mode": (("complete",), lambda df: df.groupBy("k").count().orderBy("count", "k"), {"default"}),
 }
 
@@ -206,11 +219,6 @@ STAYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "complete",
         lambda df: df.groupBy("k").count().orderBy(F.desc("count"), "k").limit(2),
         "behind it is a limit",
-    ),
-    "a filter before the watermark": (
-        "update",
-        lambda df: marked(df).groupBy(F.window("ts", "10 seconds"), "k").count().where("k != 'a'"),
-        "filter before withWatermark()",
     ),
 }
 
@@ -345,6 +353,25 @@ def test_operators_of_both_kinds_in_a_query(
     assert ["runs" in line for line in lines()] == [False, True] * 2
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_chains_of_both_kinds(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, root: str, lines: Any, is_first: bool
+) -> None:
+    """Ours before Spark's operator, and behind it."""
+    sliding, tumbling = ("8 seconds", "2 seconds"), ("10 seconds",)
+
+    def plan(df: Any) -> Any:
+        first, second = (sliding, tumbling) if is_first else (tumbling, sliding)
+        inner = marked(df).groupBy(F.window("ts", *first), "k").agg(F.sum("v").alias("v"))
+        return inner.groupBy(F.window("window", *second)).agg(F.sum("v"), F.count("*"))
+
+    sparks = history(feed, tmp_path, "sparks", "append", plan)
+    fc.spark.accelerate(spark, state=root)
+    assert history(feed, tmp_path, "ours", "append", plan) == sparks
+    assert states(root) == {"default"}
+    assert ["runs" in line for line in lines()] == [not is_first, is_first] * 2
+
+
 def test_it_is_undone_and_other_sessions_keep_sparks(
     feed: Any, spark: Any, tmp_path: pathlib.Path, root: str, lines: Any
 ) -> None:
@@ -400,15 +427,20 @@ def test_names_of_operators_of_ours_are_left_out(
     assert states(root) == {"default", "default-2"}
 
 
-def test_settings_of_the_state_store_stay_as_they_are(
-    feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path, root: str, lines: Any
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [(settings.FORMAT_VERSION, "1"), ("spark.sql.streaming.statefulOperator.allowMultiple", "false")],
+)
+def test_settings_of_spark_stay_as_they_are(
+    feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path, root: str, lines: Any, setting: str, value: str
 ) -> None:
-    conf(settings.FORMAT_VERSION, "1")
+    conf(setting, value)
     fc.spark.accelerate(spark, state=root, operators="all")
     ran = run(feed(SCHEMA, RUNS[0][0]).stream().groupBy("k").count(), tmp_path / "checkpoint")
     assert rows_of(ran.batches[0]) == rows_of([("a", 3), ("b", 1), (None, 1)])
     [line] = lines()
-    assert settings.FORMAT_VERSION in line
+    assert setting in line
+    assert spark.conf.get(setting) == value
 
 
 DISTINCT: dict[str, Callable[[Any], Any]] = {

@@ -37,6 +37,8 @@ __all__ = ["accelerated"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
+#: An internal setting of Spark: false lets the watermark of a batch, not of the one before, drop its late rows.
+_SEVERAL = "spark.sql.streaming.statefulOperator.allowMultiple"
 _TAKEN = (AGGREGATE, DEDUPLICATE, WITHIN)
 
 
@@ -104,13 +106,12 @@ class _Query:
         refused = None if self._start.output_mode == "complete" else self._start.refusal(frame)
         if refused is not None:
             return self._left(f"Spark does not run it so: {refused}")
-        filters = internals_operators.filters_below_watermarks
-        if filters(self._start.frame) != filters(frame):
+        marked = internals_operators.with_the_watermark_of(frame, self._start.frame)
+        if marked is None:
             return self._left(
-                "behind it are filters or joins by a key, which Spark applies to rows before they raise the watermark; "
-                "filter before withWatermark()"
+                "behind it are filters or joins by a key, which Spark applies to rows before they raise the watermark"
             )
-        return frame
+        return marked
 
     def _left(self, reason: str) -> DataFrame:
         """The frame as it was."""
@@ -166,6 +167,8 @@ class _Query:
             )
         if not self._start.has_batches:
             raise UnsupportedError("the trigger runs the query without batches")
+        if str(self._start.frame.sparkSession.conf.get(_SEVERAL, "true")).lower() == "false":
+            raise UnsupportedError(f"{_SEVERAL} is false, with which other rows are late")
         mode = self._start.output_mode
         if mode == "complete" and operator.is_limited:
             raise UnsupportedError("behind it is a limit, of which Spark would keep a state of its own")
@@ -173,7 +176,7 @@ class _Query:
             self._choose(operator, DEDUPLICATION)
             return self._deduplicated(operator, name)
         parts = operator.aggregate()
-        self._choose(operator, AGGREGATES if parts.windows is None else WINDOWS, parts.windows)
+        self._choose(operator, WINDOWS if parts.has_windows else AGGREGATES, parts.windows)
         native = parts.frame.groupBy(*parts.keys).agg(*map(_native, parts.calls))
         if not internals_operators.is_same(parts, native):
             raise UnsupportedError("one of its functions or windows is not the one of that name")

@@ -13,7 +13,6 @@ that arithmetic. `is_same` compares what Spark makes of the guess with what was 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -29,7 +28,7 @@ from fastchangelog.spark.internals_plans import analysed, frame_of_plan, named_a
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["AggregateParts", "Operator", "filters_below_watermarks", "is_same", "rewritten", "stateful_operators"]
+__all__ = ["AggregateParts", "Operator", "is_same", "rewritten", "stateful_operators", "with_the_watermark_of"]
 
 AGGREGATE, DEDUPLICATE, WITHIN = "Aggregate", "Deduplicate", "DeduplicateWithinWatermark"
 #: Beginnings of the kinds of nodes that keep state in a stream, as Spark counts them, beside those and joins.
@@ -89,6 +88,8 @@ class AggregateParts:
     frame: DataFrame
     keys: tuple[Column, ...]
     calls: tuple[Aggregate, ...]
+    #: One of the keys is a window.
+    has_windows: bool
     #: Length and slide of the windows, in microseconds, if rows are put into windows here.
     windows: tuple[int, int] | None
     _node: Any
@@ -198,22 +199,23 @@ def _check_types(wanted: Sequence[Any], found: Sequence[Any]) -> None:
 def _parts(frame: Any, node: Any) -> AggregateParts:
     spark = frame.sparkSession
     grouping, calls, _, child = _physical(spark, node)
-    for key in grouping:
-        if key.metadata().contains(_SESSION):
-            raise UnsupportedError(f"the key {key.name()} is a session window")
+    if any(key.metadata().contains(_SESSION) for key in grouping):
+        raise UnsupportedError("one of its keys is a session window")
     if not grouping:
         raise UnsupportedError("it has no key")
     if not calls:
         raise UnsupportedError("it has no aggregate function")
     made = tuple(_call(spark, call) for call in calls)
     keys: list[Column] = [_column(spark, _without_alias(key)) for key in grouping]
+    has_windows = any(key.metadata().contains(_WINDOW) for key in grouping)
     number, window = _window(grouping, calls, child)
     if window is None or number is None:
-        return AggregateParts(frame_of_plan(frame, child), tuple(keys), made, None, node, grouping, calls, None)
+        source = frame_of_plan(frame, child)
+        return AggregateParts(source, tuple(keys), made, has_windows, None, node, grouping, calls, None)
     durations = [f"{micros} microseconds" for micros in (window.size, window.slide, window.start)]
     keys[number] = F.window(_column(spark, window.time), *durations)
     source = frame_of_plan(frame, window.child)
-    return AggregateParts(source, tuple(keys), made, (window.size, window.slide), node, grouping, calls, number)
+    return AggregateParts(source, tuple(keys), made, True, (window.size, window.slide), node, grouping, calls, number)
 
 
 def is_same(parts: AggregateParts, frame: DataFrame) -> bool:
@@ -326,8 +328,31 @@ def _guess(struct: Any, child: Any) -> _Window | None:
         return None
 
 
-def filters_below_watermarks(frame: DataFrame) -> list[list[str]] | None:
-    """The filters that Spark's optimizer puts below each `withWatermark`, where they keep rows from raising it.
+def with_the_watermark_of(frame: DataFrame, original: DataFrame) -> DataFrame | None:
+    """The frame, in which rows raise the watermark as in the original; None if that cannot be had.
+
+    Spark's optimizer puts filters below `withWatermark`, such as those by a key behind an aggregate, or what a join
+    needs of its keys. Then the rows that they drop do not raise the watermark. An operator of ours stops those filters,
+    so they are put there beforehand.
+    """
+    wanted = _filters_below_watermarks(original)
+    if wanted is None:
+        return frame
+    found = _filters_below_watermarks(frame) or []
+    if len(found) != len(wanted):
+        return None
+    missing = [[one for text, one in want.items() if text not in there] for want, there in zip(wanted, found)]
+    if any(missing):
+        plan = _filtered(frame.sparkSession, analysed(frame), iter(missing))
+        if plan is None:
+            return None
+        frame = frame_of_plan(frame, plan)
+        found = _filters_below_watermarks(frame) or []
+    return frame if [set(there) for there in found] == [set(want) for want in wanted] else None
+
+
+def _filters_below_watermarks(frame: DataFrame) -> list[dict[str, Any]] | None:
+    """The conditions that Spark's optimizer puts below each `withWatermark`, by their texts.
 
     None without a watermark, or if nothing in the plan could be put there.
     """
@@ -338,5 +363,26 @@ def filters_below_watermarks(frame: DataFrame) -> list[list[str]] | None:
         return None
     optimized = spark._jsparkSession.sessionState().optimizer().execute(plan)
     marks = [node for node in _nodes(optimized) if kind_of(node) == "EventTimeWatermark"]
-    below = functools.partial(filter, lambda node: kind_of(node) == "Filter")
-    return [sorted(str(node.condition().sql()) for node in below(_nodes(mark))) for mark in marks]
+    below = ([node.condition() for node in _nodes(mark) if kind_of(node) == "Filter"] for mark in marks)
+    return [{str(one.sql()): one for condition in found for one in _conjuncts(condition)} for found in below]
+
+
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    if kind_of(condition) != "And":
+        yield condition
+        return
+    for side in (condition.left(), condition.right()):
+        yield from _conjuncts(side)
+
+
+def _filtered(spark: Any, node: Any, conditions: Iterator[list[Any]]) -> Any:
+    """The plan with these conditions below its watermarks, in their order; None if one of them reads other columns."""
+    mine = next(conditions) if kind_of(node) == "EventTimeWatermark" else []
+    children = [_filtered(spark, child, conditions) for child in items_of(node.children())]
+    if any(child is None for child in children):
+        return None
+    for condition in mine:
+        if not condition.references().subsetOf(children[0].outputSet()):
+            return None
+        children = [spark.sparkContext._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, children[0])]
+    return node.withNewChildren(seq_of(spark, children)) if children else node
