@@ -1,25 +1,27 @@
 """What `accelerate` was given for a session: where operators keep their state, and which of them are taken.
 
-Owns: the arguments, the choice of operators, their names.
-Does not own: which sessions are accelerated and their processors (`acceleration`), operators that Spark itself has
-planned (`accelerated_queries`).
+Owns: the arguments, the choice of operators, their names, whose state a checkpoint holds.
+Does not own: which sessions are accelerated and their processors (`acceleration`), the operators of a query that starts
+(`accelerated_queries`, `accelerated_connect`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import itertools
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, UnsupportedError
 from fastchangelog.hidden import Hidden
-from fastchangelog.materialization.policy import MaterializationPolicy
-from fastchangelog.spark import internals, metrics
+from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
+from fastchangelog.spark import internals, metrics, settings
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from fastchangelog.types import Options, PathLike, StorageOptions
 
@@ -31,8 +33,13 @@ __all__ = [
     "Choice",
     "Given",
     "choice_of",
+    "Stays",
+    "deduplicated",
+    "first_line",
     "free_name",
+    "kept_by_us",
     "names_in",
+    "of_spark",
 ]
 
 PROCESSORS, WINDOWS, AGGREGATES, DEDUPLICATION = _ALL = ("processors", "windows", "aggregates", "deduplication")
@@ -69,6 +76,23 @@ class Choice:
         return None
 
 
+class Stays(Exception):
+    """An operator stays with Spark by choice, not for a lack."""
+
+
+def of_spark(checkpoint: str) -> Stays:
+    """The state of an operator is Spark's."""
+    return Stays(
+        f"the checkpoint {checkpoint} holds its state. To move it, start with a new checkpoint and "
+        "grouped(…).agg(…, initial_state=fc.spark.import_state(checkpoint))"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """The error, for a line of the log."""
+    return f"{error}".partition("\n")[0] or type(error).__name__
+
+
 def choice_of(operators: str | Sequence[str]) -> Choice:
     """The choice that a user means."""
     if operators in ("auto", "all"):
@@ -96,6 +120,39 @@ class Given:
     materialization: MaterializationPolicy | None
     options: Options | None
     storage_options: Hidden[StorageOptions | None]
+
+
+def kept_by_us(spark: SparkSession, checkpoint: str | None, given: Given) -> list[bool]:
+    """Of each stateful operator in a checkpoint, by number: whether its state is with us. None for a new query."""
+    if checkpoint is None:
+        return []
+    root = settings.state_root(spark, given.state)
+    storage = settings.resolve(settings.storage_options(spark, root, given.storage_options))
+    try:
+        there = Checkpoint(spark, checkpoint, root=root, storage_options=storage)
+        return [there.holds_handles(operator) for operator in there.operators()]
+    except StateNotFoundError:
+        return []
+
+
+def deduplicated(
+    given: Given, frame: DataFrame, columns: list[str] | None, name: str, *, is_within_watermark: bool
+) -> DataFrame:
+    """Distinct rows of a stream, by our operator."""
+    try:
+        module: Any = importlib.import_module("fastchangelog.spark.deduplicate")
+    except ImportError:
+        raise UnsupportedError("deduplication is not supported") from None
+    function: Callable[..., DataFrame]
+    function = module.drop_duplicates_within_watermark if is_within_watermark else module.drop_duplicates
+    return function(
+        frame,
+        columns,
+        state=given.state,
+        name=name,
+        options=option_texts_of(given.materialization, given.options),
+        storage_options=given.storage_options.show(),
+    )
 
 
 def names_in(frame: DataFrame) -> set[str]:

@@ -11,19 +11,27 @@ start fails and names the reason.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, UnsupportedError
-from fastchangelog.materialization.policy import option_texts_of
-from fastchangelog.spark import internals_operators, metrics, settings
-from fastchangelog.spark.accelerated_operators import AGGREGATES, DEDUPLICATION, WINDOWS, Given, free_name, names_in
-from fastchangelog.spark.checkpoint.spark_states import Checkpoint
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.spark import internals_operators, metrics
+from fastchangelog.spark.accelerated_operators import (
+    AGGREGATES,
+    DEDUPLICATION,
+    WINDOWS,
+    Given,
+    Stays,
+    deduplicated,
+    first_line,
+    free_name,
+    kept_by_us,
+    names_in,
+    of_spark,
+)
 from fastchangelog.spark.grouped_stream import GroupedStream
 from fastchangelog.spark.internals_operators import AGGREGATE, DEDUPLICATE, WITHIN, Operator
 
@@ -42,18 +50,6 @@ _SEVERAL = "spark.sql.streaming.statefulOperator.allowMultiple"
 _TAKEN = (AGGREGATE, DEDUPLICATE, WITHIN)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """What the checkpoint of a query says of an operator."""
-
-    is_ours: bool
-    location: str
-
-
-class _Stays(Exception):
-    """An operator stays with Spark by choice, not for a lack."""
-
-
 class _StateLost(InvalidArgumentError):
     """The state of an operator is with us, and it would stay with Spark."""
 
@@ -63,14 +59,16 @@ def accelerated(start: Start, given: Given) -> DataFrame:
     try:
         operators = internals_operators.stateful_operators(start.frame)
     except Exception as error:  # a plan of another version of Spark
-        _log.warning("the operators of a query stay with Spark, since its plan cannot be read: %s", _line(error))
+        _log.warning("the operators of a query stay with Spark, since its plan cannot be read: %s", first_line(error))
         return start.frame
     if not any(operator.kind in _TAKEN for operator in operators) or start.refusal(start.frame) is not None:
         return start.frame  # Spark itself raises its error
     try:
         stored = _stored(start, given, operators)
     except Exception as error:  # whose operators they are cannot be seen
-        _log.warning("the operators of a query stay with Spark, since its checkpoint cannot be read: %s", _line(error))
+        _log.warning(
+            "the operators of a query stay with Spark, since its checkpoint cannot be read: %s", first_line(error)
+        )
         return start.frame
     query = _Query(start, given, operators, stored)
     frame = query.replaced()
@@ -81,10 +79,11 @@ def accelerated(start: Start, given: Given) -> DataFrame:
 class _Query:
     """A query that starts."""
 
-    def __init__(self, start: Start, given: Given, operators: list[Operator], stored: dict[int, _Stored]) -> None:
+    def __init__(self, start: Start, given: Given, operators: list[Operator], stored: dict[int, bool]) -> None:
         self._start = start
         self._given = given
         self._operators = operators
+        #: Of operators with a state, by number: whether it is ours.
         self._stored = stored
         self._names = names_in(start.frame)
         #: Of operators, by number: the name of ours.
@@ -99,7 +98,7 @@ class _Query:
         except _StateLost:
             raise
         except Exception as error:
-            return self._left(_line(error))
+            return self._left(first_line(error))
         if not self._ours:
             return self._start.frame
         # Complete mode starts without Spark's check: ours is no aggregate to it.
@@ -137,12 +136,12 @@ class _Query:
         name = free_name(self._names)
         try:
             frame = self._ours_of(operator, name)
-        except _Stays as reason:
+        except Stays as reason:
             self._reasons[operator.number] = str(reason), False
             return None
         except Exception as error:
-            self._check_state(operator.number, _line(error))
-            self._reasons[operator.number] = _line(error), True
+            self._check_state(operator.number, first_line(error))
+            self._reasons[operator.number] = first_line(error), True
             return None
         self._ours[operator.number] = name
         self._names.add(metrics.observed_name(name))
@@ -150,21 +149,17 @@ class _Query:
 
     def _check_state(self, number: int, reason: str) -> None:
         """Raises for an operator that has its state with us and cannot be taken."""
-        stored = self._stored.get(number)
-        if stored is not None and stored.is_ours:
+        if self._stored.get(number):
             operator = next(operator for operator in self._operators if operator.number == number)
             raise _StateLost(
-                f"the checkpoint {stored.location} holds the state of fastchangelog's operator, but {operator.text} "
-                f"would stay on Spark's, which does not find it: {reason}. Undo that, or start with a new checkpoint"
+                f"the checkpoint {self._start.checkpoint} holds the state of fastchangelog's operator, but "
+                f"{operator.text} would stay on Spark's, which does not find it: {reason}. Undo that, or start with a "
+                "new checkpoint"
             )
 
     def _ours_of(self, operator: Operator, name: str) -> DataFrame:
-        stored = self._stored.get(operator.number)
-        if stored is not None and not stored.is_ours:
-            raise _Stays(
-                f"the checkpoint {stored.location} holds its state. To move it, start with a new checkpoint and "
-                "grouped(…).agg(…, initial_state=fc.spark.import_state(checkpoint))"
-            )
+        if self._stored.get(operator.number) is False:
+            raise of_spark(self._start.checkpoint or "")
         if not self._start.has_batches:
             raise UnsupportedError("the trigger runs the query without batches")
         if str(self._start.frame.sparkSession.conf.get(_SEVERAL, "true")).lower() == "false":
@@ -174,7 +169,8 @@ class _Query:
             raise UnsupportedError("behind it is a limit, of which Spark would keep a state of its own")
         if operator.kind != AGGREGATE:
             self._choose(operator, DEDUPLICATION)
-            return self._deduplicated(operator, name)
+            within = operator.kind == WITHIN
+            return deduplicated(self._given, operator.child, operator.columns(), name, is_within_watermark=within)
         parts = operator.aggregate()
         self._choose(operator, WINDOWS if parts.has_windows else AGGREGATES, parts.windows)
         native = parts.frame.groupBy(*parts.keys).agg(*map(_native, parts.calls))
@@ -195,27 +191,10 @@ class _Query:
         return grouped.agg(*parts.calls)
 
     def _choose(self, operator: Operator, kind: str, windows: tuple[int, int] | None = None) -> None:
-        """Ends with `_Stays` for an operator that was not chosen; one that has its state with us goes on."""
+        """Ends with `Stays` for an operator that was not chosen; one that has its state with us goes on."""
         reason = self._given.choice.refusal(kind, self._start.output_mode, windows)
         if reason is not None and operator.number not in self._stored:
-            raise _Stays(reason)
-
-    def _deduplicated(self, operator: Operator, name: str) -> DataFrame:
-        function: Callable[..., DataFrame]
-        try:
-            module: Any = importlib.import_module("fastchangelog.spark.deduplicate")
-        except ImportError:
-            raise UnsupportedError("deduplication is not supported") from None
-        function = module.drop_duplicates if operator.kind == DEDUPLICATE else module.drop_duplicates_within_watermark
-        given = self._given
-        return function(
-            operator.child,
-            operator.columns(),
-            state=given.state,
-            name=name,
-            options=option_texts_of(given.materialization, given.options),
-            storage_options=given.storage_options.show(),
-        )
+            raise Stays(reason)
 
 
 def _native(call: Aggregate) -> Column:
@@ -224,25 +203,9 @@ def _native(call: Aggregate) -> Column:
     return function(*(args or ("*",)))
 
 
-def _stored(start: Start, given: Given, operators: list[Operator]) -> dict[int, _Stored]:
-    """What the checkpoint of the query holds, by the number of the operator; nothing for a new query."""
-    if start.checkpoint is None:
-        return {}
-    spark = start.frame.sparkSession
-    root = settings.state_root(spark, given.state)
-    storage = settings.resolve(settings.storage_options(spark, root, given.storage_options))
-    try:
-        checkpoint = Checkpoint(spark, start.checkpoint, root=root, storage_options=storage)
-        there = checkpoint.operators()
-        ours = [checkpoint.holds_handles(operator) for operator in there]
-    except StateNotFoundError:
-        return {}
-    if len(there) == len(operators):
-        return {op.number: _Stored(is_ours, start.checkpoint) for op, is_ours in zip(operators, ours, strict=True)}
-    if len(set(ours)) == 1:
-        return {operator.number: _Stored(ours[0], start.checkpoint) for operator in operators}
-    return {}
-
-
-def _line(error: BaseException) -> str:
-    return f"{error}".partition("\n")[0] or type(error).__name__
+def _stored(start: Start, given: Given, operators: list[Operator]) -> dict[int, bool]:
+    """By the number of the operator, whether the checkpoint holds its state as ours; nothing for a new query."""
+    ours = kept_by_us(start.frame.sparkSession, start.checkpoint, given)
+    if len(ours) != len(operators):
+        ours = [ours[0]] * len(operators) if len(set(ours)) == 1 else []
+    return {operator.number: is_ours for operator, is_ours in zip(operators, ours)}

@@ -3,7 +3,7 @@
 Owns: which sessions are accelerated and with which arguments, their processors, what of those goes back to Spark.
 Does not own: how methods of PySpark are replaced (`internals…`), what is unsupported (the code that raises
 `UnsupportedError`), the plan (`grouped_stream`, `processor.stream`), aggregates and deduplication
-(`accelerated_queries`), which operators are chosen, and their names (`accelerated_operators`).
+(`accelerated_queries`, `accelerated_connect`), which operators are chosen, and their names (`accelerated_operators`).
 
 A processor is taken when its method is called, an aggregate when its query starts: only then the output mode is known,
 and by then SQL text has become a plan, too.
@@ -32,8 +32,10 @@ from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import (
+    accelerated_connect,
     accelerated_queries,
     internals,
+    internals_connect,
     internals_plans,
     internals_writers,
     metrics,
@@ -96,9 +98,10 @@ def accelerate(
     """Makes the stateful operators of a session's PySpark code run on fastchangelog; the code stays as it is.
 
     `df.groupBy(…).transformWithState(…)` is then planned as `grouped(df, …).transformWithState(…)` is. When a query
-    starts, in a classic session, its aggregates become those of `grouped(…).agg(…)` and its `dropDuplicates` those of
-    `drop_duplicates`, whether they were written in Python or in SQL. The log says so once for each operator, and why
-    one stays with Spark: for lack of support, by `operators`, or because its checkpoint holds Spark's state.
+    starts, its aggregates become those of `grouped(…).agg(…)` and its `dropDuplicates` those of `drop_duplicates`,
+    whether they were written in Python or in SQL; over Spark Connect if there is one of them, in Python. The log says
+    so for each operator, and why one stays with Spark: for lack of support, by `operators`, or because its checkpoint
+    holds Spark's state.
 
     **A processor needs a new checkpoint**: neither operator reads the state of the other. Errors in its call, and
     exceptions of `init`, stay errors. Processors that were built before stay as they were built.
@@ -152,9 +155,7 @@ def accelerate(
     internals.divert_processors(spark, _divert)
     internals_plans.divert_combinations(spark, _beside)
     if internals.is_connect(spark):
-        if not choice.named <= {PROCESSORS}:
-            level = logging.INFO if choice.is_auto else logging.WARNING
-            _log.log(level, "over Spark Connect, aggregates and deduplication stay on Spark's operators: use grouped()")
+        internals_connect.replace_frames(_replace_over_connect)
         return
     starts.watch(spark)
     starts.notice(spark, lambda query: _see_start(session, query))
@@ -165,6 +166,11 @@ def _replace(start: internals_writers.Start) -> DataFrame:
     """What a starting query writes."""
     given = _accelerated.get(internals.session_id(start.frame.sparkSession)) if _accelerated else None
     return start.frame if given is None else accelerated_queries.accelerated(start, given)
+
+
+def _replace_over_connect(start: internals_connect.ConnectStart) -> DataFrame:
+    given = _accelerated.get(internals.session_id(start.frame.sparkSession)) if _accelerated else None
+    return start.frame if given is None else accelerated_connect.accelerated(start, given)
 
 
 def _see_start(session: str, query: StartingQuery) -> None:

@@ -1,6 +1,6 @@
 """Queries in complete mode: Spark's check of their start makes room for our aggregation.
 
-Owns: which operators are in complete mode, and the setting while a query with one of them starts.
+Owns: which queries have such an operator, and the setting while one of them starts.
 Does not own: the methods that start a query (`internals_writers`), what the operator returns (`aggregates`).
 
 Spark lets a query start in complete mode only if it sees an aggregate of its own in the plan; ours is a stateful
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark import internals, internals_writers
+from fastchangelog.spark import internals, internals_queries, internals_writers, metrics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["allow"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
-#: By the id of a session, the names under which operators in complete mode are observed.
-_operators: dict[str, set[str]] = {}
+#: The ids of sessions with such an operator.
+_sessions: set[str] = set()
 _lock = threading.Lock()
 
 
-def allow(spark: SparkSession, observed: str) -> None:
-    """Lets queries of this session start in complete mode with the operator that is observed under this name."""
+def allow(spark: SparkSession) -> None:
+    """Lets queries of this session start in complete mode with our operator in that mode."""
     if internals.is_connect(spark):
         if str(spark.conf.get(_CHECK, "true")).lower() != "false":
             raise UnsupportedError(
@@ -36,15 +36,13 @@ def allow(spark: SparkSession, observed: str) -> None:
                 f'for one: spark.conf.set("{_CHECK}", "false")'
             )
         return
-    with _lock:
-        _operators.setdefault(internals.session_id(spark), set()).add(observed)
+    _sessions.add(internals.session_id(spark))
     internals_writers.divert_starts(around=_unchecked)
 
 
 def _unchecked(frame: DataFrame, start: Callable[[], Any]) -> Any:
     spark = frame.sparkSession
-    known = _operators.get(internals.session_id(spark))
-    if not known or known.isdisjoint(internals.observed_names(frame)):
+    if internals.session_id(spark) not in _sessions or not _has_complete(frame):
         return start()
     with _lock:
         before = spark.conf.get(_CHECK, None)
@@ -53,3 +51,8 @@ def _unchecked(frame: DataFrame, start: Callable[[], Any]) -> Any:
             return start()
         finally:
             spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)
+
+
+def _has_complete(frame: DataFrame) -> bool:
+    columns = internals_queries.observed_columns(frame)
+    return any(metrics.output_mode_of(column) == "complete" for column in columns)

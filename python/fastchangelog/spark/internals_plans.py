@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMBINING",
     "analysed",
+    "connect_plans",
     "divert_combinations",
     "frame_of_plan",
     "has_plan",
@@ -153,6 +154,11 @@ def seq_of(spark: Any, items: list[Any]) -> Any:
 
 def _connect_plan(frame: Any) -> Any:
     return frame._plan
+
+
+def connect_plans(frame: Any) -> Iterator[Any]:
+    """The plans of a frame of Spark Connect, its own first."""
+    return _connect_plans(_connect_plan(frame))
 
 
 def _with_id_of(plan: Any, other: Any) -> Any:

@@ -54,7 +54,7 @@ def aggregated(
     payloads = df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
     if grouping.is_streaming:
         if analysed.output_mode == "complete":
-            complete_mode.allow(df.sparkSession, metrics.observed_name(grouping.name))
+            complete_mode.allow(df.sparkSession)
         counted = metrics.of_aggregation(analysed.output_mode)
         processor = (EventTimeProcessor if analysed.closes_groups else ShardProcessor)(operator, counted)
         modes = (analysed.output_mode, "EventTime" if analysed.closes_groups else "None")
