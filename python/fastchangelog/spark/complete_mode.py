@@ -1,10 +1,11 @@
 """Queries in complete mode: Spark's check of their start makes room for our aggregation.
 
-Owns: which queries have such an operator, and the setting while one of them starts.
+Owns: which queries have such an operator, the setting while one of them starts, the refusal of limits.
 Does not own: the methods that start a query (`internals_writers`), what the operator returns (`aggregates`).
 
 Spark lets a query start in complete mode only if it sees an aggregate of its own in the plan; ours is a stateful
-processor to it. So while such a query starts, and for it alone, Spark's check of unsupported operations is off.
+processor to it. So while such a query starts, and for it alone, Spark's check of unsupported operations is off. Of a
+limit behind it Spark would keep a state, as in append mode, so that is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastchangelog.errors import UnsupportedError
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import internals, internals_queries, internals_writers, metrics
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ def _unchecked(frame: DataFrame, start: Callable[[], Any]) -> Any:
     spark = frame.sparkSession
     if internals.session_id(spark) not in _sessions or not _has_complete(frame):
         return start()
+    if internals_queries.has_limit(frame):
+        raise InvalidArgumentError(
+            "behind grouped(…, output_mode='complete') is a limit, which Spark would count over all batches, since it "
+            "does not know this aggregation for one: write the whole result, and take the limit in foreachBatch"
+        )
     with _lock:
         before = spark.conf.get(_CHECK, None)
         spark.conf.set(_CHECK, "false")

@@ -24,6 +24,7 @@ from fastchangelog.function_table import FUNCTIONS
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark.internals import items_of, kind_of
 from fastchangelog.spark.internals_plans import analysed, frame_of_plan, named_as, seq_of
+from fastchangelog.spark.internals_queries import LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,7 +34,6 @@ __all__ = ["AggregateParts", "Operator", "is_same", "rewritten", "stateful_opera
 AGGREGATE, DEDUPLICATE, WITHIN = "Aggregate", "Deduplicate", "DeduplicateWithinWatermark"
 #: Beginnings of the kinds of nodes that keep state in a stream, as Spark counts them, beside those and joins.
 _OTHERS = ("Distinct", "TransformWithState", "FlatMapGroups")
-_LIMITS = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 _WINDOW, _SESSION = "spark.timeWindow", "spark.sessionWindow"
 
 
@@ -137,7 +137,7 @@ class _Rewriting:
         kind = kind_of(node)
         number = next(self._numbers) if _keeps_state(node, kind) else None
         children = items_of(node.children())
-        changed = [self._node(child, is_limited=is_limited or kind in _LIMITS) for child in children]
+        changed = [self._node(child, is_limited=is_limited or kind in LIMITS) for child in children]
         if any(after is not before for after, before in zip(changed, children, strict=True)):
             node = node.withNewChildren(seq_of(self._spark, changed))
         if number is None:

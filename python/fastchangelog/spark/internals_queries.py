@@ -37,13 +37,15 @@ from fastchangelog.spark.internals import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StartingQuery", "Watch", "observed_columns", "watch_starts"]
+__all__ = ["StartingQuery", "Watch", "has_limit", "observed_columns", "watch_starts"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
 #: Of the plan's nodes and of the names of operators in a checkpoint: Spark's operator, which ours runs in, too.
 _PROCESSOR_NODE = "TransformWithState"
 _PROCESSOR_NAME = "transformWithState"
+#: Kinds of nodes that leave out rows by their number.
+LIMITS = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 #: The attribute of PySpark's object for a function of `foreachBatch` that says that its function is followed.
 _FOLLOWED = "_fastchangelog_followed"
 #: The class that Spark makes its managers of checkpoint files of.
@@ -227,6 +229,12 @@ def observed_columns(frame: Any) -> set[str]:
     """The columns that the metrics of `observe` nodes read in the plan of a classic frame."""
     found, _ = _observed(frame._jdf.queryExecution().analyzed())
     return {column for _, columns in found for column in columns}
+
+
+def has_limit(frame: Any) -> bool:
+    """True if rows of a stream are limited in the plan of a classic frame."""
+    nodes = plan_nodes(frame._jdf.queryExecution().analyzed())
+    return any(kind_of(node) in LIMITS and node.isStreaming() for node in nodes)
 
 
 def _observed(plan: Any) -> tuple[list[tuple[str, frozenset[str]]], int]:
