@@ -83,8 +83,8 @@ class Stays(Exception):
 def of_spark(checkpoint: str) -> Stays:
     """The state of an operator is Spark's."""
     return Stays(
-        f"the checkpoint {checkpoint} holds its state. To move it, start with a new checkpoint and "
-        "grouped(…).agg(…, initial_state=fc.spark.import_state(checkpoint))"
+        f"the checkpoint {checkpoint} holds its state. To move it, write the operator with grouped(), with a new "
+        "checkpoint and initial_state=fc.spark.import_state(checkpoint)"
     )
 
 
