@@ -104,6 +104,12 @@ def _ours(found: OnlyOperator, start: ConnectStart, given: Given, name: str, *, 
         choose(DEDUPLICATION)
         within = found.is_within_watermark
         return deduplicated(given, found.child, found.columns, name, is_within_watermark=within)
+    mode = start.output_mode
+    analysed = analyse(found.child, found.keys, found.calls, {}, "append" if mode == "append" else "update")
+    keys, windows = analysed.keys.fields, analysed.keys.windows
+    has_windows = any(not _MARKS.isdisjoint(key.metadata) for key in keys)
+    # Before the session gets the settings that ours needs.
+    choose(WINDOWS if has_windows else AGGREGATES, None if windows is None else (windows.size, windows.slide))
     stream = GroupedStream(
         found.child,
         found.keys,
@@ -113,10 +119,6 @@ def _ours(found: OnlyOperator, start: ConnectStart, given: Given, name: str, *, 
         given.materialization,
         given.options,
         given.storage_options,
-        start.output_mode,
+        mode,
     )
-    analysed = analyse(found.child, stream.grouping.keys, found.calls, {}, stream.output_mode)
-    keys, windows = analysed.keys.fields, analysed.keys.windows
-    has_windows = any(not _MARKS.isdisjoint(key.metadata) for key in keys)
-    choose(WINDOWS if has_windows else AGGREGATES, None if windows is None else (windows.size, windows.slide))
     return aggregated(stream.grouping, analysed)
