@@ -359,7 +359,6 @@ def test_a_batch_reports_the_metrics_of_its_kind_of_operator() -> None:
         "changes",
         "write_micros",
         "due_timers",
-        "entries_ended",
     }
     assert of_processor(["mine"]).names == (*of_processor().names, "mine")
     assert of_processor(["mine"]).row({"mine": 3, "shards": 1})[-1] == 3

@@ -457,7 +457,6 @@ DISTINCT: dict[str, Callable[[Any], Any]] = {
 def test_distinct_rows_are_sparks(
     feed: Any, spark: Any, tmp_path: pathlib.Path, root: str, lines: Callable[[], list[str]], case: str
 ) -> None:
-    pytest.importorskip("fastchangelog.spark.deduplicate")
     sparks = history(feed, tmp_path, "sparks", "append", DISTINCT[case])
     fc.spark.accelerate(spark, state=root)
     assert history(feed, tmp_path, "ours", "append", DISTINCT[case]) == sparks

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
-from support.spark.stream_harness import end_state_server, rows_of, run
+from support.spark.stream_harness import batches_of_runs, end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -82,13 +82,7 @@ def history(
     runs: Any = None,
     schema: str = SCHEMA,
 ) -> dict[int, list[Any]]:
-    """The rows of each batch that has some, over all runs."""
-    source, found = feed(schema, name=name), {}
-    for batches in RUNS if runs is None else runs:
-        for rows in batches:
-            source.add(rows)
-        found.update(run(plan(source.stream()), folder / f"{name}-checkpoint", mode=mode).batches)
-    return {number: rows_of(rows) for number, rows in found.items() if rows}
+    return batches_of_runs(feed, folder, name, mode, plan, RUNS if runs is None else runs, schema)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,9 @@ def _print(said: dict[str, Any]) -> None:
         elif operator["kind"] == "aggregate":
             print(f"{what}, {operator['rows']} keys")
             print_table([["  key", operator["key"]], ["  kept", operator["value"]]])
+        elif operator["kind"] == "distinct":
+            print(f"{what}, {operator['rows']} keys")
+            print_table([["  key", operator["key"]]])
         else:
             print(f"{what}, time mode {operator['time_mode']}, output mode {operator['output_mode']}")
             rows = [

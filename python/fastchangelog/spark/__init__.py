@@ -16,6 +16,7 @@ from fastchangelog.spark import requirements as _requirements
 
 if TYPE_CHECKING:
     from fastchangelog.spark.acceleration import accelerate
+    from fastchangelog.spark.deduplicate import drop_duplicates, drop_duplicates_within_watermark
     from fastchangelog.spark.failures import explain_error
     from fastchangelog.spark.grouped_stream import GroupedStream, grouped
     from fastchangelog.spark.imported_state import ImportedState, import_state
@@ -25,6 +26,8 @@ __all__ = [
     "GroupedStream",
     "ImportedState",
     "accelerate",
+    "drop_duplicates",
+    "drop_duplicates_within_watermark",
     "explain_error",
     "grouped",
     "import_state",
@@ -38,6 +41,8 @@ _requirements.check()
 _LAZY = {
     "GroupedStream": "fastchangelog.spark.grouped_stream",
     "accelerate": "fastchangelog.spark.acceleration",
+    "drop_duplicates": "fastchangelog.spark.deduplicate",
+    "drop_duplicates_within_watermark": "fastchangelog.spark.deduplicate",
     "explain_error": "fastchangelog.spark.failures",
     "grouped": "fastchangelog.spark.grouped_stream",
     "ImportedState": "fastchangelog.spark.imported_state",

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
-from fastchangelog.errors import InvalidArgumentError, StateNotFoundError, UnsupportedError
+from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, metrics, settings
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint
+from fastchangelog.spark.deduplicate import drop_duplicates, drop_duplicates_within_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,8 +83,8 @@ class Stays(Exception):
 def of_spark(checkpoint: str) -> Stays:
     """The state of an operator is Spark's."""
     return Stays(
-        f"the checkpoint {checkpoint} holds its state. To move it, write the operator with grouped(), with a new "
-        "checkpoint and initial_state=fc.spark.import_state(checkpoint)"
+        f"the checkpoint {checkpoint} holds its state. To move it, write the operator with grouped() or "
+        "drop_duplicates(), with a new checkpoint and initial_state=fc.spark.import_state(checkpoint)"
     )
 
 
@@ -139,12 +139,7 @@ def deduplicated(
     given: Given, frame: DataFrame, columns: list[str] | None, name: str, *, is_within_watermark: bool
 ) -> DataFrame:
     """Distinct rows of a stream, by our operator."""
-    try:
-        module: Any = importlib.import_module("fastchangelog.spark.deduplicate")
-    except ImportError:
-        raise UnsupportedError("deduplication is not supported") from None
-    function: Callable[..., DataFrame]
-    function = module.drop_duplicates_within_watermark if is_within_watermark else module.drop_duplicates
+    function = drop_duplicates_within_watermark if is_within_watermark else drop_duplicates
     return function(
         frame,
         columns,

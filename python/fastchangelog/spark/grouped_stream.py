@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast, get_args, overload
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from fastchangelog.errors import InvalidArgumentError
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
 from fastchangelog.spark import internals, server_python, settings, starts
@@ -25,6 +25,7 @@ from fastchangelog.spark.aggregates.plan import aggregated
 from fastchangelog.spark.aggregates.spec import OutputMode
 from fastchangelog.spark.grouping import Grouping
 from fastchangelog.spark.processor.call import ProcessorCall
+from fastchangelog.state.times import ttl_millis
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from fastchangelog.functions import Aggregate
     from fastchangelog.spark.imported_state import ImportedState
-    from fastchangelog.types import ColumnLike, Options, PathLike, StorageOptions
+    from fastchangelog.types import ColumnLike, Duration, Options, PathLike, StorageOptions
     from fastchangelog.vectorised.processor import Processor
 
 __all__ = ["GroupedStream", "grouped"]
@@ -49,6 +50,7 @@ def grouped(
     state: PathLike | None = None,
     name: str = "default",
     output_mode: str = "update",
+    ttl: Duration | None = None,
     start_from: PathLike | None = None,
     materialization: MaterializationPolicy | None = None,
     options: Options | None = None,
@@ -73,6 +75,8 @@ def grouped(
         name: Tells two stateful operators of one query apart.
         output_mode: The groups that a batch of `agg` returns: `"update"` those with rows in the batch, `"append"` those
             that the watermark has closed, `"complete"` all. A processor has a mode of its own.
+        ttl: How long `agg` keeps a key after its last row, by the processing time, such as `"7 days"`: a later row
+            begins anew. By default for ever. Keys with a watermark leave by it and take no `ttl`.
         start_from: The folder of a savepoint that a new query begins with; by default the option of that name.
         materialization: When to make snapshots; by default the options `materialization_…`.
         options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
@@ -92,7 +96,7 @@ def grouped(
     """
     given = Hidden(storage_options)
     del storage_options
-    return GroupedStream(df, keys, state, name, start_from, materialization, options, given, output_mode)
+    return GroupedStream(df, keys, state, name, start_from, materialization, options, given, output_mode, ttl)
 
 
 class GroupedStream:
@@ -113,6 +117,7 @@ class GroupedStream:
         options: Options | None,
         storage_options: Hidden[StorageOptions | None],
         output_mode: str = "update",
+        ttl: Duration | None = None,
     ):
         if not hasattr(df, "sparkSession") or not hasattr(df, "groupBy"):
             raise InvalidArgumentError(f"grouped() takes a PySpark DataFrame first, not {type(df).__name__}")
@@ -122,6 +127,8 @@ class GroupedStream:
             )
         #: Of `agg`.
         self.output_mode = _output_mode(output_mode)
+        #: Of `agg`, in milliseconds.
+        self.ttl = ttl_millis(ttl)
         spark = df.sparkSession
         settings.check_platform(spark)
         is_streaming = bool(df.isStreaming)
@@ -186,7 +193,11 @@ class GroupedStream:
         Example:
             >>> grouped(bids, "auction", state=folder).agg(n=fc.count(), best=fc.max("price"))  # doctest: +SKIP
         """
-        analysed = analyse(self.grouping.df, self.grouping.keys, exprs, named, self.output_mode)
+        if self.ttl is not None and initial_state is not None:
+            raise UnsupportedError(
+                "an initial state does not say since when its keys live: give agg() none, or grouped() no ttl"
+            )
+        analysed = analyse(self.grouping.df, self.grouping.keys, exprs, named, self.output_mode, self.ttl)
         return aggregated(self.grouping, analysed, initial_state)
 
     def count(self) -> DataFrame:
@@ -402,7 +413,10 @@ class GroupedStream:
                 f"grouped() has output_mode={self.output_mode!r}, which is for agg(): give a processor's mode to its "
                 "method, as outputMode"
             )
-
+        if self.ttl is not None:
+            raise InvalidArgumentError(
+                "grouped() has a ttl, which is for agg(): give a processor's to its states, as ttlDurationMs"
+            )
         return transform(self.grouping, call)
 
     def _numeric(self, function: Callable[[str], Column], cols: tuple[object, ...]) -> DataFrame:

@@ -53,8 +53,8 @@ class Grouping:
         """The size of a payload."""
         return settings.size_option(self.options, "payload_size")
 
-    def operator(self, spec: str, output: pa.Schema) -> OperatorConfig:
-        """What tasks get of it; `spec` is that of an aggregation."""
+    def operator(self, spec: str, output: pa.Schema, initial_spec: str = "") -> OperatorConfig:
+        """What tasks get of it; `spec` is that of an aggregation, `initial_spec` that of its initial state."""
         return OperatorConfig(
             spec,
             self.root,
@@ -65,6 +65,7 @@ class Grouping:
             self.partitions,
             confs=self.confs,
             connect=internals.is_connect(self.df),
+            initial_spec=initial_spec,
         )
 
     def through_state(

@@ -72,12 +72,14 @@ def _names(operator: str) -> tuple[str, ...]:
 OF_AGGREGATION = Reported(COLUMN, _names("aggregation"))
 #: The output modes of aggregations, by the column of their metrics: a starting query shows it (`starts`).
 _MODES = {"update": COLUMN, "append": f"{COLUMN}_append", "complete": f"{COLUMN}_complete"}
+#: The column of metrics of distinct rows, which a sink of any mode takes.
+_NEW = f"{COLUMN}_new"
 _OF_PROCESSOR = _names("processor")
 
 
 def of_aggregation(output_mode: str) -> Reported:
     """Those of an aggregation that returns groups in this mode."""
-    return dataclasses.replace(OF_AGGREGATION, column=_MODES[output_mode])
+    return dataclasses.replace(OF_AGGREGATION, column=_MODES.get(output_mode, _NEW))
 
 
 def output_mode_of(column: str) -> str | None:

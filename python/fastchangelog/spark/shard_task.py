@@ -99,6 +99,8 @@ class OperatorConfig(task.VersionChecked):
     confs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: The query is started over Spark Connect.
     connect: bool = False
+    #: The spec of the payloads of an initial state, if it is another one.
+    initial_spec: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.storage_options, Hidden):

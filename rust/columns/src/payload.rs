@@ -8,7 +8,7 @@
 //! bytes: `FCP1` and the CRC-32C of all before it, little endian. Arrow readers stop before the trailer.
 
 use super::aggregate::AggPlan;
-use super::codec::hash_key;
+use super::codec::{TIME_BYTES, hash_key};
 use super::memory_estimate::IncomingGroups;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
@@ -124,7 +124,7 @@ fn schema(plan: &AggPlan, input_rows: u64) -> Result<Schema> {
     let fields = vec![Field::new("key", DataType::Binary, false), Field::new("row", row_type(plan)?, false)];
     let metadata = HashMap::from([
         ("rows".to_owned(), input_rows.to_string()),
-        ("schema_id".to_owned(), format!("{:016x}", plan.schema_id())),
+        ("schema_id".to_owned(), format!("{:016x}", plan.payload_id())),
     ]);
     Ok(Schema::new(fields).with_metadata(metadata))
 }
@@ -162,10 +162,10 @@ impl Payload {
         let batch = decode(stream)?;
         let schema = batch.schema();
         let id = schema.metadata().get("schema_id").map(String::as_str).unwrap_or_default();
-        if id != format!("{:016x}", plan.schema_id()) {
+        if id != format!("{:016x}", plan.payload_id()) {
             return Err(Error::schema(format!(
                 "a payload was made for aggregation {id}, but this is {:016x}",
-                plan.schema_id()
+                plan.payload_id()
             ))
             .with_remedy("use one fastchangelog version and one query plan for all tasks of a query"));
         }
@@ -241,6 +241,17 @@ impl Payload {
             RowColumn::Variable(rows) => RowColumn::Variable(filter(rows, &keep)?.as_binary().clone()),
         };
         Ok(Self { keys, rows, input_rows: self.input_rows })
+    }
+
+    /// The rows under the keys of their groups: without the times of rows in front.
+    pub fn by_group(self, plan: &AggPlan) -> Result<Self> {
+        if !plan.has_row_times() {
+            return Ok(self);
+        }
+        let bytes = self.keys.value_data().len();
+        let mut keys = BinaryBuilder::with_capacity(self.len(), bytes.saturating_sub(self.len() * TIME_BYTES));
+        (0..self.len()).for_each(|i| keys.append_value(plan.group_key(self.key(i))));
+        Ok(Self { keys: keys.finish(), ..self })
     }
 
     /// The canonical key of row `i`.

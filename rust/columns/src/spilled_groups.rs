@@ -37,7 +37,7 @@ const SECTION: usize = 16 << 10;
 const STEP: usize = 64;
 
 /// The slot of a key with this hash.
-fn slot(hash: u64) -> u32 {
+pub fn slot(hash: u64) -> u32 {
     (hash >> 32) as u32 & (SLOTS - 1)
 }
 

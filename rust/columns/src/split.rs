@@ -10,6 +10,7 @@
 //! 3. what is held is bounded (see [`Splitter::new`]).
 
 use super::aggregate::{AggPlan, AggSpec};
+use super::codec::hash_key;
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::payload::PayloadBuilder;
 use super::table::GroupTable;
@@ -135,9 +136,9 @@ impl Splitter {
                 chunk = windows.assign(&chunk)?;
             }
             let rows = if windows.is_some() { chunk[0].len() } else { arrived };
-            let keys = self.plan.codec().encode(&chunk[..self.plan.num_keys()], rows)?;
+            let keys = self.plan.payload_keys(&chunk, rows)?;
             let hashes = keys.hashes();
-            if windows.is_some_and(WindowRows::overlap) {
+            if self.is_summed() {
                 self.input_rows[0] += arrived as u64;
             } else {
                 for hash in &hashes {
@@ -160,6 +161,11 @@ impl Splitter {
         Ok(emitted)
     }
 
+    /// True if the shard of a row is not known when it arrives.
+    fn is_summed(&self) -> bool {
+        self.windows.is_some_and(WindowRows::overlap) || self.plan.has_row_times()
+    }
+
     /// Returns the remaining payloads. Shards without rows get none.
     pub fn finish(&mut self) -> Result<Emitted> {
         self.flush()
@@ -167,9 +173,9 @@ impl Splitter {
 
     fn flush(&mut self) -> Result<Emitted> {
         let mut emitted = Vec::new();
+        let is_summed = self.is_summed();
         let Self { plan, table, windows, target, hold, input_rows, .. } = self;
-        let overlap = windows.is_some_and(WindowRows::overlap);
-        let mut emit = |groups: &GroupTable| target.emit(plan, groups, overlap, input_rows, &mut emitted);
+        let mut emit = |groups: &GroupTable| target.emit(plan, groups, is_summed, input_rows, &mut emitted);
         match windows {
             Some(WindowRows::Panes(windows)) => {
                 let mut joined = GroupTable::new(Arc::clone(plan));
@@ -197,7 +203,7 @@ impl Target {
         input_rows: &mut [u64],
         emitted: &mut Emitted,
     ) -> Result<()> {
-        let (order, ends) = self.by_shard(table);
+        let (order, ends) = self.by_shard(plan, table);
         let mut start = 0;
         for (shard, end) in (0u32..).zip(ends) {
             let groups = &order[start..end];
@@ -211,10 +217,11 @@ impl Target {
     }
 
     /// Groups sorted by shard, and within a shard by part; and the end of each shard's.
-    fn by_shard(self, table: &GroupTable) -> (Vec<u32>, Vec<usize>) {
+    fn by_shard(self, plan: &AggPlan, table: &GroupTable) -> (Vec<u32>, Vec<usize>) {
         let parts = if table.len() < ORDERED_FROM { 1 } else { PARTS };
+        let times = plan.has_row_times();
         let (order, ends) = sorted(table.len(), self.shards as usize * parts, |group| {
-            let hash = table.hash(group);
+            let hash = if times { hash_key(plan.group_key(table.key(group))) } else { table.hash(group) };
             self.shard(hash) as usize * parts + part_of(hash) % parts
         });
         (order, ends.into_iter().skip(parts - 1).step_by(parts).collect())

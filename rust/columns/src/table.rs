@@ -150,7 +150,7 @@ impl GroupTable {
         (0..self.len()).map(|i| Group { hash: self.hash(i), key: self.key(i) })
     }
 
-    /// The encoded row of group `i`: the bytes to keep in the state. `scratch` is used when the row is not in one
+    /// The encoded row of group `i`. `scratch` is used when the row is not in one
     /// piece; keep it between calls.
     #[inline]
     pub fn row<'a>(&'a self, i: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
@@ -160,6 +160,22 @@ impl GroupTable {
         scratch.clear();
         self.rows.encode(i, scratch);
         scratch
+    }
+
+    /// As [`GroupTable::row`], of what the state keeps.
+    #[inline]
+    pub fn kept_row<'a>(&'a self, i: usize, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        if !self.plan.keeps_parts() {
+            return self.row(i, scratch);
+        }
+        scratch.clear();
+        self.plan.encode_kept(&self.rows, i, scratch);
+        scratch
+    }
+
+    /// The time from which group `i` lives.
+    pub fn life_begins(&self, i: usize) -> Result<i64> {
+        self.plan.life_begins(self.rows.fixed(i))
     }
 
     /// Joins the partial rows of a payload; those of one key in their order. Malformed bytes are an error of kind
@@ -253,6 +269,12 @@ impl GroupTable {
         Ok(())
     }
 
+    /// True if there is a group of this key.
+    pub fn contains(&self, hash: u64, key: &[u8]) -> bool {
+        let same = |place: &IndexEntry| place.tag == tag(hash) && self.key(place.group as usize) == key;
+        self.index.find(hash, same).is_some()
+    }
+
     /// Joins group `i`'s row with the row kept so far, which stands for earlier input. Returns whether the row now
     /// differs from `base` (without a base it does): if not, there is nothing to write.
     pub fn combine_base(&mut self, i: usize, base: Option<&[u8]>) -> Result<bool> {
@@ -275,10 +297,10 @@ impl GroupTable {
             && vars.iter().enumerate().all(|(slot, value)| self.rows.vars.get(i, slot) == *value)
     }
 
-    /// A table of the groups for whose key `wanted` says yes.
-    pub fn only(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Self> {
+    /// A table of the groups for whose number `wanted` says yes.
+    pub fn only(&self, wanted: impl Fn(usize) -> bool) -> Result<Self> {
         let (mut only, mut scratch) = (Self::new(Arc::clone(&self.plan)), Vec::new());
-        for i in (0..self.len()).filter(|i| wanted(self.key(*i))) {
+        for i in (0..self.len()).filter(|i| wanted(*i)) {
             only.load(self.key(i), self.row(i, &mut scratch))?;
         }
         Ok(only)

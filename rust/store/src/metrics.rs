@@ -220,8 +220,8 @@ process {
     write_micros: counter batch processor,
     /// Timers that were found due, of stateful processors and embedded states.
     due_timers: counter batch processor,
-    /// Values, list elements and map entries that were removed because their time to live was over.
-    entries_ended: counter batch processor,
+    /// Groups, values, list elements and map entries that were removed because their time to live was over.
+    entries_ended: counter batch,
     /// Keys that exist in live shards.
     state_keys: gauge batch,
     /// Bytes of keys and values in live shards.

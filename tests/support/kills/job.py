@@ -8,6 +8,7 @@ It runs until its standard input ends, which it takes as "stop cleanly".
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import select
@@ -19,13 +20,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fastchangelog import _internal
-from fastchangelog.spark import grouped
+from fastchangelog.spark import drop_duplicates_within_watermark, grouped
 from support.kills.kinds import KINDS
 
 
 def executor_options() -> str:
     """The options of the driver's JVM, for those of executors. Settings of Spark are refused there."""
     return " ".join(word for word in os.environ.get("SPARK_SUBMIT_OPTS", "").split() if not word.startswith("-Dspark."))
+
+
+@dataclasses.dataclass(frozen=True)
+class Operators:
+    """The stateful operators of a query, over one state."""
+
+    state: str
+    options: dict[str, str]
+
+    def __call__(self, df: DataFrame, *keys: Any, **more: Any) -> Any:
+        return grouped(df, *(keys or ("k",)), state=self.state, options=self.options, **more)
+
+    def distinct(self, df: DataFrame, cols: list[str]) -> DataFrame:
+        """Distinct rows, forgotten by the watermark."""
+        return drop_duplicates_within_watermark(df, cols, state=self.state, options=self.options, name="distinct")
 
 
 def main(plan: dict[str, Any]) -> None:
@@ -51,7 +67,7 @@ def main(plan: dict[str, Any]) -> None:
     folder = Path(plan["folder"])
     reader = spark.readStream.schema(from_arrow_schema(kind.schema)).option("maxFilesPerTrigger", 1)
     stream = reader.parquet(str(folder / "in"))
-    result = kind.build(stream, lambda df: grouped(df, "k", state=str(folder / "state"), options=plan["options"]))
+    result = kind.build(stream, Operators(str(folder / "state"), plan["options"]))
 
     def write(batch: DataFrame, number: int) -> None:
         _internal.failpoint("sink.before")
@@ -63,7 +79,7 @@ def main(plan: dict[str, Any]) -> None:
         new.rename(folder / "out" / f"{number:06d}.json")
         _internal.failpoint("sink.after")
 
-    writer = result.writeStream.foreachBatch(write).outputMode("update")
+    writer = result.writeStream.foreachBatch(write).outputMode(kind.output_mode)
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     while not query.awaitTermination(0.2):  # type: ignore[arg-type]
         if select.select([0], [], [], 0)[0]:

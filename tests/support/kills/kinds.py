@@ -1,7 +1,7 @@
 """The kinds of queries that are killed, by tests and by campaigns: a row for each.
 
 Owns: what Spark runs of a kind, over which rows, and the model of what must come out. Does not own: the processors and
-their models (`ledger`, `clock`), the rows and the model of the aggregates (`aggregates`).
+their models (`ledger`, `clock`, `windows`), the rows and the model of the aggregates (`aggregates`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from support.kills import aggregates, clock
+from support.kills import aggregates, clock, windows
 from support.kills.aggregates import Model
 from support.kills.clock import Clocked, ClockModel
 from support.kills.ledger import DELAY_SECONDS, OUTPUT, SCHEMA, Ledger, LedgerModel
+from support.kills.windows import WindowModel, windowed
 from support.spark.frames_of_rows import with_state
 
 
@@ -31,10 +32,11 @@ class Kind:
     #: Makes the model of a seed: `batch` gives random rows, `apply` adds them and gives what must come out, `snapshot`
     #: is the state after it.
     model: Callable[[int], Any]
-    #: Makes the result of the stream; the second argument groups a stream by its key.
-    build: Callable[[DataFrame, Callable[[DataFrame], Any]], DataFrame]
+    #: Makes the result of the stream; the second argument groups a stream by its key, or by others.
+    build: Callable[[DataFrame, Any], DataFrame]
     #: Settings of Spark that it needs.
     conf: dict[str, str] = dataclasses.field(default_factory=dict)
+    output_mode: str = "update"
 
 
 def column(name: str, call: str) -> Column:
@@ -75,4 +77,5 @@ BATCHES_OF_FILES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 AGGREGATES = Kind("aggregates", aggregates.SCHEMA, Model, all_aggregates)
 PROCESSOR = Kind("processor", SCHEMA, LedgerModel, ledger, BATCHES_OF_FILES)
 CLOCKED = Kind("clocked", clock.SCHEMA, ClockModel, clocked, BATCHES_OF_FILES)
-KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR, CLOCKED)}
+WINDOWS = Kind("windows", windows.SCHEMA, WindowModel, windowed, BATCHES_OF_FILES, "append")
+KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR, CLOCKED, WINDOWS)}

@@ -112,6 +112,24 @@ def run(df: Any, checkpoint: pathlib.Path, sink: Callable[[Any, int], Any] | Non
     return Ran(got, list(query.recentProgress))
 
 
+def batches_of_runs(
+    feed: Any,
+    folder: pathlib.Path,
+    name: str,
+    mode: str,
+    plan: Callable[[Any], Any],
+    runs: Sequence[Sequence[Sequence[Any]]],
+    schema: str,
+) -> dict[int, list[Any]]:
+    """The rows of each batch that has some: `runs` of one query, each with its batches."""
+    source, found = feed(schema, name=name), {}
+    for batches in runs:
+        for rows in batches:
+            source.add(rows)
+        found.update(run(plan(source.stream()), folder / f"{name}-checkpoint", mode=mode).batches)
+    return {number: rows_of(rows) for number, rows in found.items() if rows}
+
+
 def end_state_server(spark: Any) -> pathlib.Path:
     """Ends the executor's state server, as its workers find it: the next task restores. Gives its data folder."""
 

@@ -20,13 +20,13 @@ from fastchangelog.function_table import FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals
 from fastchangelog.spark.aggregates.keys import Keys, keys_of
-from fastchangelog.spark.aggregates.spec import AggregateSpec, OutputMode, spec_json
+from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, OutputMode, spec_json
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "Result", "analyse"]
+__all__ = ["Analysed", "Projection", "Result", "analyse"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
@@ -100,6 +100,7 @@ def analyse(
     exprs: Sequence[Any],
     named: Mapping[str, Any],
     output_mode: OutputMode = "update",
+    ttl_millis: int | None = None,
 ) -> Analysed:
     """Binds and checks `exprs` and `named` of rows grouped by `given`, and asks Spark for names and types."""
     bound = _bind_all([_in_spark_order(df, given, e) if isinstance(e, dict) else e for e in exprs], named)
@@ -130,7 +131,7 @@ def analyse(
     legacy = str(df.sparkSession.conf.get(_LEGACY, "false")).lower() == "true"
 
     k = len(keys.parts)
-    plan = _Projection()
+    plan = Projection()
     for i, part in enumerate(keys.parts):
         plan.add(f"__k{i}", part.column, part.dtype, part.text, key=True)
     aggregates: list[AggregateSpec] = []
@@ -179,10 +180,22 @@ def analyse(
             for i, f in enumerate(results)
         ]
     )
+    lifetime = None
+    if ttl_millis is not None and df.isStreaming:
+        _check_ttl(keys, output_mode)
+        now = plan.add("__e", F.unix_micros(F.current_timestamp()), T.LongType(), "time of the last row")
+        aggregates.insert(0, AggregateSpec("max", (now,), None, False, ansi, "max(time of the last row)"))
+        lifetime = Lifetime(ttl_millis * 1000, "processing")
     windows = None if keys.windows is None else dataclasses.asdict(keys.windows)
     wire_input = wire.arrow_schema(plan.schema())
     spec = spec_json(
-        k, wire_input, wire.arrow_schema(wire_result), aggregates, windows=windows, output_mode=output_mode
+        k,
+        wire_input,
+        wire.arrow_schema(wire_result),
+        aggregates,
+        windows=windows,
+        output_mode=output_mode,
+        lifetime=lifetime,
     )
     result = T.StructType([*keys.fields, *results])
     return Analysed(
@@ -198,7 +211,7 @@ def analyse(
     )
 
 
-class _Projection:
+class Projection:
     """The columns Spark computes for the split; equal arguments are computed once."""
 
     def __init__(self) -> None:
@@ -224,6 +237,18 @@ class _Projection:
 
     def schema(self) -> T.StructType:
         return T.StructType(self.fields)
+
+
+def _check_ttl(keys: Keys, output_mode: OutputMode) -> None:
+    if keys.is_event_time:
+        raise InvalidArgumentError(
+            "ttl= is for keys without event time; groups of windows leave when the watermark closes them"
+        )
+    if output_mode == "complete":
+        raise UnsupportedError(
+            "output_mode='complete' returns all groups in each batch, also those without rows, and ttl= is looked at "
+            "where a group has rows: use output_mode='update'"
+        )
 
 
 def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:

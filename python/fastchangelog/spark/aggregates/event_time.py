@@ -64,7 +64,12 @@ class EventTimeProcessor(ShardProcessor):
         watermark = times.getCurrentWatermarkInMs()
         closed = watermark * 1000
         if has_rows or kept.timer is None or kept.timer <= closed:
-            marks = {"late": event_time.late_mark(kept.watermark, times) * 1000, "closed": closed, "first": kept.timer}
+            marks = {
+                "late": event_time.late_mark(kept.watermark, times) * 1000,
+                "closed": closed,
+                "before": (kept.watermark or 0) * 1000,
+                "first": kept.timer,
+            }
             handle, next_close = yield from self._version(shard_id, kept.handle, rows, watermarks=marks)
             now = Kept(handle, watermark, _NEVER if next_close is None else next_close)
         else:

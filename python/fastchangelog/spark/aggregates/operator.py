@@ -17,6 +17,7 @@ Order, and why:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +150,7 @@ class _InitialSession:
     """The session that makes the initial state of a shard its first version."""
 
     def __init__(self, operator: OperatorConfig, shard_id: int):
+        operator = dataclasses.replace(operator, spec=operator.initial_spec or operator.spec)
         with contextlib.ExitStack() as opened:
             request = opened.enter_context(renewed_request(operator, shard_id, None, batch=_BEFORE_THE_FIRST))
             self._session = open_session(request_text(request).show(), operator.options, operator.confs)

@@ -1,15 +1,18 @@
 """The plan of an aggregation: project, split, operator, metrics, names.
 
-Owns: `aggregated`, and what is checked once the aggregates are known.
+Owns: `aggregated`, the plan of all operators of accumulators, and what is checked once the aggregates are known.
 Does not own: the meaning of keys and aggregates (`analyse`), what runs in tasks (`split`, `operator`, `batch`), what it
 shares with the plan of a processor (`spark.grouping`).
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
@@ -18,17 +21,36 @@ from fastchangelog.spark.aggregates.analyse import Analysed
 from fastchangelog.spark.aggregates.batch import BatchOperator
 from fastchangelog.spark.aggregates.event_time import EventTimeProcessor
 from fastchangelog.spark.aggregates.operator import ShardProcessor
+from fastchangelog.spark.aggregates.spec import Returned
 from fastchangelog.spark.aggregates.split import Split
 from fastchangelog.spark.grouping import Grouping
 from fastchangelog.spark.split import payload_type, watermark_of
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from fastchangelog.spark.imported_state import ImportedState
 
-__all__ = ["aggregated"]
+__all__ = ["Operation", "aggregated", "operated"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What a stateful operator of accumulators does."""
+
+    spec: str
+    #: The projected columns in their wire form.
+    input: T.StructType
+    #: What Spark projects for the split.
+    projection: Sequence[Column]
+    #: What the operator returns, in its wire form.
+    output: T.StructType
+    output_mode: Returned
+    #: Rows may be late, or groups closed, by the watermark.
+    has_watermarks: bool
+    #: The spec of the payloads of an initial state, if it is another one.
+    initial_spec: str = ""
 
 
 def aggregated(
@@ -37,36 +59,49 @@ def aggregated(
     """The keys and results of an aggregation."""
     _internal.spec_check(analysed.spec)
     first = None if initial_state is None else _initial_payloads(grouping, analysed, initial_state)
-    if grouping.start_schema is not None:
-        _check_start_schema(grouping, analysed.spec, grouping.start_schema)
-    operator = grouping.operator(analysed.spec, wire.arrow_schema(analysed.wire_result))
-    split = Split(
+    operation = Operation(
         analysed.spec,
-        wire.arrow_schema(analysed.input),
-        grouping.options,
-        grouping.payload_bytes,
-        grouping.partitions,
-        streaming=grouping.is_streaming,
-        opens_all_shards=first is not None,
-        heartbeats=analysed.output_mode == "complete",
+        analysed.input,
+        analysed.projection,
+        analysed.wire_result,
+        analysed.output_mode,
+        analysed.closes_groups,
     )
-    df, rows = grouping.df, analysed.wire_result
-    payloads = df.select(*analysed.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
-    if grouping.is_streaming:
-        if analysed.output_mode == "complete":
-            complete_mode.allow(df.sparkSession)
-        counted = metrics.of_aggregation(analysed.output_mode)
-        processor = (EventTimeProcessor if analysed.closes_groups else ShardProcessor)(operator, counted)
-        modes = (analysed.output_mode, "EventTime" if analysed.closes_groups else "None")
-        found = grouping.through_state(payloads, first, processor, rows, counted, modes)
-    else:  # all payloads of a shard reach one task, one shard after the other
-        ordered = payloads.repartition("shard").sortWithinPartitions("shard")
-        found = ordered.mapInArrow(BatchOperator(operator), rows)
+    found = operated(grouping, operation, first)
     keys, results = analysed.num_keys, analysed.result.fields[len(analysed.keys.fields) :]
     columns = [wire.result_column(F.col(f"__r{keys + i}"), field) for i, field in enumerate(results)]
     if analysed.keys_in_result:
         columns = [*analysed.keys.results([F.col(f"__r{i}") for i in range(keys)]), *columns]
     return found.select(*columns)
+
+
+def operated(grouping: Grouping, operation: Operation, first: DataFrame | None = None) -> DataFrame:
+    """The output of an operation; `first` has the payloads of its initial state."""
+    if grouping.start_schema is not None:
+        _check_start_schema(grouping, operation.spec, grouping.start_schema)
+    operator = grouping.operator(operation.spec, wire.arrow_schema(operation.output), operation.initial_spec)
+    mode, df = operation.output_mode, grouping.df
+    split = Split(
+        operation.spec,
+        wire.arrow_schema(operation.input),
+        grouping.options,
+        grouping.payload_bytes,
+        grouping.partitions,
+        streaming=grouping.is_streaming,
+        opens_all_shards=first is not None,
+        heartbeats=mode == "complete",
+    )
+    payloads = df.select(*operation.projection).mapInArrow(split, payload_type(watermark_of(df.schema)))
+    if not grouping.is_streaming:  # all payloads of a shard reach one task, one shard after the other
+        ordered = payloads.repartition("shard").sortWithinPartitions("shard")
+        return ordered.mapInArrow(BatchOperator(operator), operation.output)
+    if mode == "complete":
+        complete_mode.allow(df.sparkSession)
+    counted = metrics.of_aggregation(mode)
+    processor = (EventTimeProcessor if operation.has_watermarks else ShardProcessor)(operator, counted)
+    # Of distinct rows none is taken back, so that stateful operators may follow.
+    modes = ("append" if mode == "new" else mode, "EventTime" if operation.has_watermarks else "None")
+    return grouping.through_state(payloads, first, processor, operation.output, counted, modes)
 
 
 def _initial_payloads(grouping: Grouping, analysed: Analysed, given: ImportedState | DataFrame) -> DataFrame:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fastchangelog.spark.aggregates.keys import Keys
     from fastchangelog.spark.grouping import Grouping
 
-__all__ = ["initial_payloads", "kept_names"]
+__all__ = ["BufferSplit", "initial_payloads", "kept_names"]
 
 #: Digits of decimals that Spark sums as whole numbers, and averages as doubles.
 _WHOLE_DIGITS = 8
@@ -135,6 +135,8 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
     if operator.kind != "aggregate":
         raise InvalidArgumentError(
             f"{where} is a processor: give its state to transformWithState(…, initialState=import_state(…))"
+            if operator.kind == "processor"
+            else f"{where} keeps distinct rows: give its state to drop_duplicates(…, initial_state=import_state(…))"
         )
     rows = checkpoint.rows(operator)
     value = rows.others["value"]

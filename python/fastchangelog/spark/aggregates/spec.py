@@ -13,11 +13,13 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-__all__ = ["AggregateSpec", "OutputMode", "calls_json", "spec_json"]
+__all__ = ["AggregateSpec", "Lifetime", "OutputMode", "Returned", "calls_json", "spec_json"]
 
 VERSION = 1
 #: The groups that a batch returns: those with rows in it, those that the watermark closed, or all.
 OutputMode: TypeAlias = Literal["update", "append", "complete"]
+#: The same, or those that the state did not have.
+Returned: TypeAlias = OutputMode | Literal["new"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,14 @@ class AggregateSpec:
     identity: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Lifetime:
+    """How long a group lives, from the time in the first aggregate on, which has no result then."""
+
+    micros: int
+    clock: Literal["processing", "watermark"]
+
+
 def spec_json(
     num_keys: int,
     input: pa.Schema,
@@ -39,12 +49,15 @@ def spec_json(
     aggregates: list[AggregateSpec],
     *,
     windows: Mapping[str, int] | None = None,
-    output_mode: OutputMode = "update",
+    output_mode: Returned = "update",
+    row_times: bool = False,
+    lifetime: Lifetime | None = None,
 ) -> str:
     """The spec as text: stable for equal arguments, so that texts can be compared.
 
     With `windows` (`size`, `slide`, `start` in microseconds) the first key column is a time: in the input that of a
-    row, in the output the end of a window.
+    row, in the output the end of a window. With `row_times` the input begins with the time by which a row is late, in
+    front of the keys.
     """
     return json.dumps(
         {
@@ -55,6 +68,8 @@ def spec_json(
             "aggs": _calls(aggregates),
             **({} if windows is None else {"windows": dict(windows)}),
             "output_mode": output_mode,
+            **({"row_times": True} if row_times else {}),
+            **({} if lifetime is None else {"lifetime": dataclasses.asdict(lifetime)}),
         },
         separators=(",", ":"),
     )

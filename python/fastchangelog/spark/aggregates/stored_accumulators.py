@@ -36,12 +36,16 @@ class Taken:
     digits_of: pa.DataType | None = None
     #: Whether it is null, and not the column itself.
     is_null: bool = False
+    #: Whether it is not null, and not the column itself.
+    is_set: bool = False
 
     def of(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The column of an accumulator."""
         column = columns[self.at]
         if self.is_null:
             return column.is_null()
+        if self.is_set:
+            return column.is_valid()
         return column if self.digits_of is None else _decimals(column, self.digits_of)
 
 

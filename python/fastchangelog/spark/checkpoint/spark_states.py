@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fastchangelog.spark")
 
-__all__ = ["TIME_MODES", "Checkpoint", "Operator", "Variable", "check_keys"]
+__all__ = ["DISTINCT_WITHIN_WATERMARK", "TIME_MODES", "Checkpoint", "Operator", "Variable", "check_keys"]
 
-Kind = Literal["aggregate", "processor", "other"]
+Kind = Literal["aggregate", "distinct", "processor", "other"]
 
 #: Spark's names of time modes in a checkpoint, and ours.
 TIME_MODES = {"NoTime": "none", "ProcessingTime": "processingtime", "EventTime": "eventtime"}
@@ -48,6 +48,8 @@ _OURS = "handle"
 _COLUMNS = {"value": "value", "list": "list_value", "map": "user_map_value"}
 #: The families with timers by key, for each time mode.
 _TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventTimers_keyToTimestamp"}
+#: Spark's operators that keep the keys of distinct rows.
+DISTINCT, DISTINCT_WITHIN_WATERMARK = "dedupe", "dedupeWithinWatermark"
 #: The only family of a store without families, in its schema.
 _ONLY = "default"
 
@@ -201,8 +203,8 @@ class Checkpoint:
             raise InvalidArgumentError(f"{self.location} has no operator {number}; it has {listed}")
         if chosen.kind == "other":
             raise InvalidArgumentError(
-                f"operator {number} of {self.location} is {chosen.name}; groupBy().agg() and transformWithState can be "
-                "imported"
+                f"operator {number} of {self.location} is {chosen.name}; groupBy().agg(), dropDuplicates, "
+                "dropDuplicatesWithinWatermark and transformWithState can be imported"
             )
         return chosen
 
@@ -214,7 +216,7 @@ class Checkpoint:
         return bool(fields.names[:1] == [_OURS])
 
     def rows(self, operator: Operator) -> StoredRows:
-        """The state of an aggregation: structs `key` and `value`."""
+        """The state of an aggregation or of distinct rows: structs `key` and `value`."""
         family = self._family(operator, _ONLY)
         if family is None:
             return StoredRows.of_frame(self._load(operator.number))
@@ -273,7 +275,7 @@ class Checkpoint:
         assert isinstance(self._files, CoreFiles)
         state = CoreState(self._files, operator.number, self.batch, operator.partitions)
         encoder = self._families[operator.number][name].key_encoder
-        return CoreRows(state, None if operator.kind == "aggregate" else name, encoder, key, value, is_list)
+        return CoreRows(state, name if operator.kind == "processor" else None, encoder, key, value, is_list)
 
     def _load(self, operator: int, **options: str) -> DataFrame:
         assert self._by_spark is not None
@@ -300,6 +302,8 @@ def _operator(row: StatefulOperator) -> Operator:
     number, name = row.number, row.name
     if name.startswith("stateStoreSave"):
         return Operator(number, name, "aggregate", partitions=row.partitions)
+    if name in (DISTINCT, DISTINCT_WITHIN_WATERMARK):
+        return Operator(number, name, "distinct", partitions=row.partitions)
     if not name.startswith("transformWithState"):
         return Operator(number, name, "other", partitions=row.partitions)
     properties = json.loads(row.properties or "{}")

@@ -15,7 +15,7 @@ from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.function_table import NAMES
 from fastchangelog.spark.aggregates.keys import check_key
 from fastchangelog.spark.aggregates.seed import kept_names
-from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Operator
+from fastchangelog.spark.checkpoint.spark_states import DISTINCT_WITHIN_WATERMARK, Checkpoint, Operator
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def _operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
         said |= {"key": _fields(rows.key), "value": _fields(value)}
         if rows.key.fields:  # without keys there is one row, in one of the partitions that Spark would have
             said["rows"] = rows.count()
+    elif operator.kind == "distinct":
+        rows, reasons = checkpoint.rows(operator), []
+        said |= {"key": _fields(rows.key), "rows": rows.count()}
     elif operator.kind == "processor":
         said |= {"time_mode": operator.time_mode, "output_mode": operator.output_mode, "variables": []}
         reasons = [] if operator.variables or operator.has_timers else ["it has no state variables"]
@@ -75,7 +78,10 @@ def _operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
             )
         said["timers"] = checkpoint.timers(operator).count() if operator.has_timers else 0
     else:
-        reasons = ["only states of groupBy().agg(), without session windows, and of transformWithState can be imported"]
+        reasons = [
+            "only states of groupBy().agg(), without session windows, of dropDuplicates, of "
+            "dropDuplicatesWithinWatermark and of transformWithState can be imported"
+        ]
     return {**said, "imported": not reasons, "reasons": reasons}
 
 
@@ -143,6 +149,13 @@ def _lines(checkpoint: Checkpoint, operators: list[dict[str, Any]], sources: lis
             lines += [
                 "- df.groupBy(KEYS).agg(AGGREGATES)",
                 f'+ grouped(df, KEYS, state="ROOT").agg(AGGREGATES, initial_state={call})',
+            ]
+        elif operator["kind"] == "distinct":
+            within = operator["name"] == DISTINCT_WITHIN_WATERMARK
+            lines += [
+                f"- df.dropDuplicates{'WithinWatermark' if within else ''}(COLUMNS)",
+                f"+ fc.spark.drop_duplicates{'_within_watermark' if within else ''}"
+                f'(df, COLUMNS, state="ROOT", initial_state={call})',
             ]
         else:
             lines += [

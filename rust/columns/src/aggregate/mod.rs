@@ -23,6 +23,8 @@ mod function_tests;
 mod functions;
 #[cfg(test)]
 mod golden_tests;
+mod kept_rows;
+mod lifetime;
 mod named;
 mod plan;
 mod prim;
@@ -34,6 +36,7 @@ mod type_texts;
 mod windows;
 
 pub use functions::{AggregateFunction, Argument};
+pub use lifetime::{Clock, Lifetime};
 pub use named::NamedCall;
 pub(crate) use named::column;
 pub use plan::AggPlan;

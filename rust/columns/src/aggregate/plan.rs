@@ -6,6 +6,7 @@
 use super::accumulator::{Accumulator, Bound, Call, IS_EMPTY};
 use super::fold::{Fold, trues};
 use super::functions::AggregateFunction;
+use super::lifetime::Lifetime;
 use super::prim;
 use super::results::RowRange;
 use super::row::{Other, RowMut, Slots};
@@ -39,16 +40,23 @@ pub struct AggPlan {
     pub(super) ops: Vec<Op>,
     shape: Shape,
     codec: KeyCodec,
+    /// Of the time of a row and the key, if rows have times.
+    pub(super) payload_codec: Option<KeyCodec>,
     schema: String,
     schema_id: u64,
     windows: Option<Windows>,
     output_mode: OutputMode,
+    /// Of the rows that the state keeps, if it does not keep whole ones.
+    pub(super) kept: Option<Arc<AggPlan>>,
+    lifetime: Option<Lifetime>,
+    /// Number of calls without a result.
+    hidden: usize,
 }
 
 /// One call.
 #[derive(Debug)]
 pub(super) struct Op {
-    accumulator: Box<dyn Accumulator>,
+    pub(super) accumulator: Box<dyn Accumulator>,
     /// The function's name in the table.
     name: &'static str,
     args: Vec<usize>,
@@ -64,7 +72,11 @@ impl AggPlan {
     /// `InvalidArgument` that names the aggregate and the type.
     pub fn new(spec: &AggSpec) -> Result<Self> {
         let columns = spec.input.fields().len();
-        if spec.num_keys > columns || spec.output.fields().len() != spec.num_keys + spec.aggs.len() {
+        let (first_key, hidden) = (spec.first_key(), spec.hidden());
+        if first_key + spec.num_keys > columns
+            || spec.output.fields().len() + hidden != spec.num_keys + spec.aggs.len()
+            || spec.aggs.len() < hidden
+        {
             return Err(Error::invalid(format!(
                 "the aggregation has {} keys and {} calls, but {columns} input and {} result columns",
                 spec.num_keys,
@@ -75,11 +87,12 @@ impl AggPlan {
         let input: Vec<DataType> = spec.input.fields().iter().map(|f| plain_type(f.data_type())).collect();
         let keys: Fields = spec.output.fields().iter().take(spec.num_keys).cloned().collect();
         for (i, key) in keys.iter().enumerate() {
-            if !same_values(&input[i], key.data_type()) {
+            let given = &input[first_key + i];
+            if !same_values(given, key.data_type()) {
                 return Err(Error::invalid(format!(
                     "key column `{}` is {} in the input, but {} in the result",
                     key.name(),
-                    type_text(&input[i]),
+                    type_text(given),
                     type_text(key.data_type())
                 ))
                 .with_subject(Subject::Column(key.name().clone())));
@@ -93,7 +106,14 @@ impl AggPlan {
         }
         let codec = KeyCodec::new(&keys)?;
         let mut ops = Vec::with_capacity(spec.aggs.len());
-        for (i, call) in spec.aggs.iter().enumerate() {
+        for call in &spec.aggs[..hidden] {
+            let (op, _) = resolve(call, &input, None)?;
+            if op.accumulator.layout().bytes != 8 {
+                return Err(Error::invalid(format!("{} is not a time", call.identity)));
+            }
+            ops.push(op);
+        }
+        for (i, call) in spec.aggs.iter().skip(hidden).enumerate() {
             let output = spec.output.field(spec.num_keys + i);
             let (op, result) = resolve(call, &input, Some(output.data_type()))?;
             if !same_values(&result, output.data_type()) {
@@ -112,6 +132,10 @@ impl AggPlan {
         let depends: Vec<_> = ops.iter().map(|op| (op.name, op.accumulator.depends_on_ansi())).collect();
         let description = Description::new(&keys, spec.windows, &spec.aggs, &input, &depends);
         Ok(Self {
+            payload_codec: spec.row_times.then(|| payload_codec(spec, &keys)).transpose()?,
+            kept: (spec.output_mode == OutputMode::New).then(|| Self::of_kept(spec).map(Arc::new)).transpose()?,
+            lifetime: spec.lifetime,
+            hidden,
             schema: description.text(),
             schema_id: description.id(),
             binary_output: binary_schema(&spec.output),
@@ -124,6 +148,32 @@ impl AggPlan {
             windows: spec.windows,
             output_mode: spec.output_mode,
         })
+    }
+
+    /// The aggregation whose rows the state of this one keeps: keys and hidden calls.
+    fn of_kept(spec: &AggSpec) -> Result<Self> {
+        let keys: Fields = spec.output.fields().iter().take(spec.num_keys).cloned().collect();
+        Self::new(&AggSpec {
+            output: SchemaRef::new(Schema::new(keys)),
+            aggs: spec.aggs[..spec.hidden()].to_vec(),
+            output_mode: OutputMode::default(),
+            ..spec.clone()
+        })
+    }
+
+    /// The plan of the rows that the state keeps.
+    pub fn of_state(self: &Arc<Self>) -> Arc<Self> {
+        Arc::clone(self.kept.as_ref().unwrap_or(self))
+    }
+
+    /// How long a group lives.
+    pub fn lifetime(&self) -> Option<Lifetime> {
+        self.lifetime
+    }
+
+    /// True if the keys of payloads begin with the time of the row.
+    pub fn has_row_times(&self) -> bool {
+        self.payload_codec.is_some()
     }
 
     /// The types of the results of `calls` over columns of the types `input`, as Spark has them.
@@ -177,15 +227,20 @@ impl AggPlan {
         (self.shape.vars == 0).then_some(self.shape.stride)
     }
 
-    /// Fingerprint of [`AggPlan::schema`]: rows of plans with equal ids are exchangeable.
+    /// Fingerprint of [`AggPlan::schema`]: kept rows of plans with equal ids are exchangeable.
     pub fn schema_id(&self) -> u64 {
-        self.schema_id
+        self.kept.as_ref().map_or(self.schema_id, |kept| kept.schema_id)
     }
 
-    /// Readable form of a plan's row layout: key types, and identity, argument types and mode of each aggregate. It
+    /// Readable form of the layout of kept rows: key types, and identity, argument types and mode of each aggregate. It
     /// omits the names of columns and the order of aggregates. See [`super::schema_difference`].
     pub fn schema(&self) -> &str {
-        &self.schema
+        self.kept.as_ref().map_or(&self.schema, |kept| &kept.schema)
+    }
+
+    /// The fingerprint of rows in payloads.
+    pub(crate) fn payload_id(&self) -> u64 {
+        self.schema_id
     }
 
     pub(crate) fn shape(&self) -> Shape {
@@ -216,8 +271,8 @@ impl AggPlan {
     /// The columns in which Spark keeps keys and accumulators: the keys, then for each call its own, in the order of
     /// the results and named `<number of the call>.<Spark's name>`.
     pub fn buffers(&self) -> Schema {
-        let keys =
-            self.input.iter().take(self.num_keys).enumerate().map(|(i, (key, _))| (format!("key{i}"), key.clone()));
+        let keys = self.input.iter().skip(usize::from(self.has_row_times())).take(self.num_keys);
+        let keys = keys.enumerate().map(|(i, (key, _))| (format!("key{i}"), key.clone()));
         let calls = self.ops.iter().enumerate();
         let kept = calls.flat_map(|(i, op)| op.buffers.iter().map(move |(name, t)| (format!("{i}.{name}"), t.clone())));
         Schema::new(keys.chain(kept).map(|(name, data_type)| Field::new(name, data_type, true)).collect::<Vec<_>>())
@@ -247,10 +302,11 @@ impl AggPlan {
     /// True if each accumulator can be rebuilt from its result; see [`AggPlan::rebuild`].
     pub(crate) fn can_rebuild(&self) -> bool {
         let mut ops = self.ops.iter().zip(self.output.fields().iter().skip(self.num_keys));
-        ops.all(|(op, result)| match &op.buffers[..] {
-            [(_, kept)] | [(_, kept), (IS_EMPTY, _)] => kept == result.data_type(),
-            _ => false,
-        })
+        self.hidden == 0
+            && ops.all(|(op, result)| match &op.buffers[..] {
+                [(_, kept)] | [(_, kept), (IS_EMPTY, _)] => kept == result.data_type(),
+                _ => false,
+            })
     }
 
     /// Makes accumulator row `groups[i]`, which is that of no input, the one with the results in row `i` of `results`;
@@ -294,10 +350,20 @@ impl AggPlan {
         let fields = self.binary_output.fields().iter().skip(self.num_keys);
         self.ops
             .iter()
+            .skip(self.hidden)
             .zip(fields)
             .map(|(op, field)| op.finish(RowRange::new(rows, range), field.data_type()))
             .collect()
     }
+}
+
+/// The codec of the time of a row and its key.
+fn payload_codec(spec: &AggSpec, keys: &Fields) -> Result<KeyCodec> {
+    let time = spec.input.field(0);
+    if !is_time(&plain_type(time.data_type())) {
+        return Err(Error::invalid("the time of a row is not a timestamp of microseconds"));
+    }
+    KeyCodec::new(&std::iter::once(Arc::new(time.clone())).chain(keys.iter().cloned()).collect())
 }
 
 fn is_time(data_type: &DataType) -> bool {

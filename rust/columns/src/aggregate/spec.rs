@@ -3,6 +3,7 @@
 //! Owns: the text form of an aggregation (JSON made in Python, shipped to map tasks and inside open requests).
 //! Does not own: its validation (`plan`).
 
+use super::lifetime::Lifetime;
 use super::windows::Windows;
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
@@ -20,11 +21,11 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Text", into = "Text")]
 pub struct AggSpec {
-    /// The first `num_keys` columns of `input` are the key.
+    /// The first `num_keys` columns of `input`, behind the time of the row if there is one, are the key.
     pub num_keys: usize,
     /// Columns of the rows to aggregate: keys first, then arguments and filters.
     pub input: SchemaRef,
-    /// Columns of the result: keys first, then one per call, of exactly the wanted types.
+    /// Columns of the result: keys first, then one per call that is not hidden, of exactly the wanted types.
     pub output: SchemaRef,
     /// The calls, in the order of the result columns.
     pub aggs: Vec<AggCall>,
@@ -33,6 +34,10 @@ pub struct AggSpec {
     pub windows: Option<Windows>,
     /// The groups that a batch returns.
     pub output_mode: OutputMode,
+    /// The first column of the input, in front of the keys, is the time by which a row is late.
+    pub row_times: bool,
+    /// How long a group lives; the first call is hidden then, and holds the time from which it does.
+    pub lifetime: Option<Lifetime>,
 }
 
 /// The groups that a batch returns.
@@ -46,6 +51,8 @@ pub enum OutputMode {
     Append,
     /// All groups of the state.
     Complete,
+    /// Those that the state did not have. It keeps their keys and hidden calls.
+    New,
 }
 
 /// One aggregate function applied to columns.
@@ -92,12 +99,27 @@ struct Text {
     windows: Option<Windows>,
     #[serde(default)]
     output_mode: OutputMode,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    row_times: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lifetime: Option<Lifetime>,
 }
 
 impl AggSpec {
     /// An aggregation without windows that returns the groups with rows in a batch.
     pub fn new(num_keys: usize, input: SchemaRef, output: SchemaRef, aggs: Vec<AggCall>) -> Self {
-        Self { num_keys, input, output, aggs, windows: None, output_mode: OutputMode::default() }
+        let output_mode = OutputMode::default();
+        Self { num_keys, input, output, aggs, windows: None, output_mode, row_times: false, lifetime: None }
+    }
+
+    /// Number of calls without a result, in front of the others.
+    pub(super) fn hidden(&self) -> usize {
+        usize::from(self.lifetime.is_some())
+    }
+
+    /// Number of the input's first key column.
+    pub(super) fn first_key(&self) -> usize {
+        usize::from(self.row_times)
     }
 
     /// Reads the text form.
@@ -124,8 +146,8 @@ impl TryFrom<Text> for AggSpec {
             .with_remedy("use the same fastchangelog version on the driver and on all executors"));
         }
         let (input, output) = (read_schema(&text.input)?, read_schema(&text.output)?);
-        let Text { num_keys, aggs, windows, output_mode, .. } = text;
-        Ok(Self { num_keys, input, output, aggs, windows, output_mode })
+        let Text { num_keys, aggs, windows, output_mode, row_times, lifetime, .. } = text;
+        Ok(Self { num_keys, input, output, aggs, windows, output_mode, row_times, lifetime })
     }
 }
 
@@ -139,6 +161,8 @@ impl From<AggSpec> for Text {
             aggs: spec.aggs,
             windows: spec.windows,
             output_mode: spec.output_mode,
+            row_times: spec.row_times,
+            lifetime: spec.lifetime,
         }
     }
 }

@@ -276,6 +276,8 @@ pub struct Shard {
     initial_state: OnceLock<Arc<InitialState>>,
     /// The numbers of the live state at the last status that could read them without blocking.
     seen: Mutex<Seen>,
+    /// Where the removal of expired groups goes on.
+    expiry_walk: Mutex<session::ExpiryWalk>,
 }
 
 /// Numbers of a live state.
@@ -351,6 +353,7 @@ impl Shard {
             whole: AtomicU64::new(0),
             initial_state: OnceLock::new(),
             seen: Mutex::default(),
+            expiry_walk: Mutex::default(),
         })
     }
 

@@ -1,10 +1,13 @@
-//! The first key of a range, without a flush.
+//! Keys in their order, without a flush.
 //!
-//! Owns: a lower bound of the keys of a state from some key on. Does not own: reading keys in their order (`scan`).
+//! Owns: a lower bound of the keys of a state from some key on, and walks over the keys on disk.
+//! Does not own: reading all keys in their order (`scan`).
 
-use super::KeyedState;
+use super::{Cursor, KeyedState};
+use crate::hot::{HotKey, Lookup};
+use fastchangelog_columns::codec::hash_key;
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::{KeyGroupRange, StateId};
+use fastchangelog_format::model::{KeyGroup, KeyGroupRange, StateId};
 
 impl KeyedState {
     /// A bound that no key of `state` from `from` on, in the key groups `groups`, is below; none if there are no such
@@ -34,9 +37,37 @@ impl KeyedState {
     }
 
     fn first_on_disk(&self, state: StateId, group: u16, from: &[u8]) -> Result<Option<Vec<u8>>> {
-        let group = fastchangelog_format::model::KeyGroup(group);
-        let cursor = super::Cursor::new((&self.db, &self.broken), state, group, from, None);
+        let cursor = Cursor::new((&self.db, &self.broken), state, KeyGroup(group), from, None);
         Ok(cursor.entry()?.map(|(key, _)| key.to_vec()))
+    }
+
+    /// Passes at most `most` keys of `state` in `group` that are on disk, from `from` on, in their order; `pass` gets
+    /// those that are not deleted with their newest values. Returns the next key on disk; none after the last one.
+    pub fn pass_newest(
+        &self,
+        state: StateId,
+        group: KeyGroup,
+        from: &[u8],
+        most: usize,
+        pass: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        let mut cursor = Cursor::new((&self.db, &self.broken), state, group, from, None);
+        for _ in 0..most {
+            let Some((key, value)) = cursor.entry()? else { return Ok(None) };
+            match self.hot.peek(&HotKey { hash: hash_key(key), state, key_group: group, key }) {
+                Lookup::Miss => pass(key, value)?,
+                Lookup::Value(newer) => pass(key, newer)?,
+                Lookup::Deleted => {}
+            }
+            cursor.advance();
+        }
+        Ok(cursor.entry()?.map(|(key, _)| key.to_vec()))
+    }
+
+    /// Number of entries in the hot tier.
+    pub fn hot_entries(&self) -> usize {
+        self.hot.len()
     }
 }
 

@@ -1,9 +1,13 @@
 //! Combines a table of partial rows with the base state and collects the differences.
 //!
-//! Owns: combining the groups of a table with the rows of the base, and the change set of the differences.
-//! Does not own: the source of the table, the upload of the change set.
+//! Owns: combining the groups of a table with the rows of the base, which of them are returned, and the change set of
+//! the differences.
+//! Does not own: the source of the table, the upload of the change set, groups of the base that the batch does not have
+//! (`event_time`, `expiry`).
 
-use super::event_time::{EventTime, Fate};
+use super::changes::TableChanges;
+use super::event_time::{EventTime, Fate, Watermarks};
+use super::expiry::Expired;
 use crate::shard::Live;
 use crate::shard::ShardContext;
 use crate::shard::base::Base;
@@ -11,6 +15,7 @@ use crate::shard::lineage::Lineage;
 use crate::shard::seal::encode;
 use crate::shard::session_counters::SessionCounters;
 use crate::states::AGGREGATE;
+use fastchangelog_columns::aggregate::{Clock, OutputMode};
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::Result;
@@ -37,36 +42,18 @@ impl Parent {
     }
 }
 
-/// The changes of a table to the base.
-pub(super) struct TableChanges {
-    pub(super) set: ChangeSet,
-    /// Added keys, less removed ones.
-    pub(super) keys: i64,
-    /// Bytes of added keys and values, less removed ones.
-    pub(super) bytes: i64,
-}
-
-impl TableChanges {
-    /// These changes after others, which have no key in common with them.
-    pub(super) fn after(self, others: Option<Self>) -> Self {
-        let Some(Self { mut set, keys, bytes }) = others else { return self };
-        self.set.iter().for_each(|change| set.push(change));
-        set.sort_by_key_group();
-        Self { set, keys: self.keys.saturating_add(keys), bytes: self.bytes.saturating_add(bytes) }
-    }
-}
-
 impl Combiner {
     pub(super) fn context(&self) -> &ShardContext {
         self.0.shard.context()
     }
 
-    /// Merges the base rows below the partial rows of `table`, and collects the differences. Afterwards `table` has
-    /// the groups that are returned.
+    /// Merges the base rows below the partial rows of `table`, and collects the differences; with `expired`, also the
+    /// removals of expired groups whose hashes belong to `table`. Afterwards `table` has the groups that are returned.
     pub(super) fn combine(
         &self,
         table: &mut GroupTable,
         mut event_time: Option<&mut EventTime>,
+        expired: Option<(&mut Expired, &dyn Fn(u64) -> bool)>,
         counters: &mut SessionCounters,
     ) -> Result<(TableChanges, Parent)> {
         let context = self.context();
@@ -75,8 +62,9 @@ impl Combiner {
         let fates: Option<Vec<Fate>> = event_time
             .as_deref_mut()
             .map(|event_time| table.groups().map(|group| event_time.fate(group.key)).collect());
+        let watermarks = event_time.as_deref().and_then(EventTime::watermarks);
         let (combined, parent) = self.0.read(|live| {
-            let combined = combine(table, groups, fates.as_deref(), &live.keyed)?;
+            let combined = combine(table, groups, fates.as_deref(), watermarks, &live.keyed)?;
             Ok((combined, Parent::of(live)))
         })?;
         counters.count_since("combine_micros", start);
@@ -87,12 +75,18 @@ impl Combiner {
         let start = Instant::now();
         let set = change_set(table, &combined.changed, groups);
         let bytes = i64::try_from(set.payload_bytes()).unwrap_or(i64::MAX).saturating_sub(combined.old_bytes);
-        if let Some(event_time) = event_time.filter(|event_time| event_time.returns_closed_alone()) {
-            *table = table.only(|key| event_time.is_closed(key))?;
+        let mut changes = TableChanges { set, keys: combined.new_keys, bytes };
+        if let Some((expired, of_table)) = expired {
+            changes = changes.after(expired.take(&self.0, table, event_time.as_deref(), of_table, counters)?);
+        }
+        if let Some(new) = &combined.new {
+            *table = table.only(|i| new[i])?;
+        } else if let Some(event_time) = event_time.filter(|event_time| event_time.returns_closed_alone()) {
+            *table = table.only(|i| event_time.is_closed(table.key(i)))?;
         }
         counters.count_since("encode_micros", start);
         context.metrics.encode_micros.add_elapsed(start);
-        Ok((TableChanges { set, keys: combined.new_keys, bytes }, parent))
+        Ok((changes, parent))
     }
 
     /// The changes that remove the closed groups of the base; none if it has none.
@@ -117,14 +111,32 @@ struct Combined {
     hot_misses: u64,
     /// Which groups differ from the base and must be written.
     changed: Vec<bool>,
+    /// Which groups the base does not have, if these alone are returned.
+    new: Option<Vec<bool>>,
     new_keys: i64,
     /// Bytes of keys and values in the base of the groups that are written.
     old_bytes: i64,
 }
 
 /// Puts the base rows of all distinct keys under the batch's partial rows, in one read. Without `fates` all groups
-/// stay.
-fn combine(table: &mut GroupTable, groups: u16, fates: Option<&[Fate]>, keyed: &KeyedState) -> Result<Combined> {
+/// stay. A row that has expired is none.
+fn combine(
+    table: &mut GroupTable,
+    groups: u16,
+    fates: Option<&[Fate]>,
+    watermarks: Option<Watermarks>,
+    keyed: &KeyedState,
+) -> Result<Combined> {
+    let (kept, lifetime) = (table.plan().of_state(), table.plan().lifetime());
+    let returns_new = table.plan().output_mode() == OutputMode::New;
+    let lives = |table: &GroupTable, i: usize, base: &[u8]| -> Result<bool> {
+        let Some(lifetime) = lifetime else { return Ok(true) };
+        let now = match (lifetime.clock, watermarks) {
+            (Clock::Processing, _) => table.life_begins(i)?,
+            (Clock::Watermark, watermarks) => watermarks.map_or(i64::MIN, |watermarks| watermarks.before),
+        };
+        Ok(!lifetime.is_over(kept.life_begins(base)?, now))
+    };
     let fate = |i: usize| fates.map_or(Fate::Stays, |fates| fates[i]);
     let mut rows: Vec<u8> = Vec::with_capacity(table.len() * 32);
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; table.len()];
@@ -146,14 +158,30 @@ fn combine(table: &mut GroupTable, groups: u16, fates: Option<&[Fate]>, keyed: &
         })?;
         (keys.len() as u64, misses)
     };
-    let mut combined = Combined { looked_up, hot_misses, changed: vec![true; table.len()], new_keys: 0, old_bytes: 0 };
+    let mut combined = Combined {
+        looked_up,
+        hot_misses,
+        changed: vec![true; table.len()],
+        new: returns_new.then(|| Vec::with_capacity(table.len())),
+        new_keys: 0,
+        old_bytes: 0,
+    };
     for (i, span) in spans.into_iter().enumerate() {
         let base = span.map(|(from, to)| &rows[from..to]);
-        combined.changed[i] = match fate(i) {
-            Fate::Stays => table.combine_base(i, base)?,
-            Fate::IsCompared => !base.map_or(Ok(false), |base| table.has_row(i, base))?,
-            Fate::Leaves => table.combine_base(i, base).map(|_| false)?,
-            Fate::WasMerged => false,
+        let known = match base {
+            Some(base) if lives(table, i, base)? => Some(base),
+            _ => None,
+        };
+        combined.changed[i] = if let Some(new) = &mut combined.new {
+            new.push(known.is_none());
+            known.is_none() && fate(i) == Fate::Stays
+        } else {
+            match fate(i) {
+                Fate::Stays => table.combine_base(i, known)?,
+                Fate::IsCompared => !known.map_or(Ok(false), |base| table.has_row(i, base))?,
+                Fate::Leaves => table.combine_base(i, known).map(|_| false)?,
+                Fate::WasMerged => false,
+            }
         };
         if combined.changed[i] {
             match base {
@@ -177,7 +205,7 @@ fn change_set(table: &GroupTable, changed: &[bool], groups: u16) -> ChangeSet {
             state: AGGREGATE,
             key_group: key_group_of(table.hash(i), groups),
             key: table.key(i),
-            value: table.row(i, &mut scratch),
+            value: table.kept_row(i, &mut scratch),
         });
     }
     set.sort_by_key_group();

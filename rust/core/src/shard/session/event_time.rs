@@ -44,6 +44,8 @@ pub struct Watermarks {
     pub late: i64,
     /// Groups at or before it are closed.
     pub closed: i64,
+    /// That of the batch before: groups that expired at or before it have left.
+    pub before: i64,
     /// No group of the base is before it, if that is known; see [`super::Committed::next_close`].
     pub first: Option<i64>,
 }
@@ -65,6 +67,8 @@ pub(super) enum Fate {
 pub(super) struct EventTime {
     mode: OutputMode,
     watermarks: Option<Watermarks>,
+    /// Groups are closed by the time with which their keys begin.
+    closes: bool,
     late: HashSet<u64>,
     removals: Removals,
     /// No group that stays is before it.
@@ -75,14 +79,15 @@ impl EventTime {
     /// None if each group of a batch stays and is returned.
     pub(super) fn of(plan: &AggPlan, watermarks: Option<Watermarks>) -> Result<Option<Self>> {
         let mode = plan.output_mode();
-        if watermarks.is_some() && !plan.begins_with_time() {
+        if watermarks.is_some() && !plan.begins_with_time() && !plan.has_row_times() {
             return Err(Error::internal("watermarks for an aggregation whose first key is not a time"));
         }
-        if watermarks.is_none() && mode == OutputMode::Update {
+        if watermarks.is_none() && mode != OutputMode::Complete && mode != OutputMode::Append {
             return Ok(None);
         }
         let watermarks = watermarks.filter(|_| mode != OutputMode::Complete);
-        Ok(Some(Self { mode, watermarks, late: HashSet::new(), removals: Removals::default(), next_close: i64::MAX }))
+        let (closes, removals) = (watermarks.is_some() && !plan.has_row_times(), Removals::default());
+        Ok(Some(Self { mode, watermarks, closes, late: HashSet::new(), removals, next_close: i64::MAX }))
     }
 
     /// The payload without late groups.
@@ -119,6 +124,7 @@ impl EventTime {
         let part = match self.watermarks {
             None if self.mode == OutputMode::Complete => StatePart::of_prefix(AGGREGATE, &[]),
             None => return Ok(()),
+            Some(_) if !self.closes => return Ok(()),
             Some(Watermarks { closed, first: Some(first), .. }) if first > closed => {
                 self.next_close = first;
                 return Ok(());
@@ -137,7 +143,7 @@ impl EventTime {
                 if self.watermarks.is_some() {
                     page.rows().for_each(|(key, row)| self.removals.add(key, row));
                 }
-                if self.mode != OutputMode::Update && page.len() > 0 {
+                if matches!(self.mode, OutputMode::Append | OutputMode::Complete) && page.len() > 0 {
                     take(&Payload::of_kept(plan, page.len(), page.rows())?, counters)?;
                 }
                 counters.count("base_groups", page.len() as u64);
@@ -162,7 +168,7 @@ impl EventTime {
         let Some(Watermarks { closed, .. }) = self.watermarks else {
             return if self.mode == OutputMode::Complete { Fate::IsCompared } else { Fate::Stays };
         };
-        match time_of(key) {
+        match time_of(key).filter(|_| self.closes) {
             Some(time) if time <= closed && self.mode == OutputMode::Append => Fate::WasMerged,
             Some(time) if time <= closed => Fate::Leaves,
             Some(time) => {
@@ -180,7 +186,12 @@ impl EventTime {
 
     /// True if the group with this key leaves.
     pub(super) fn is_closed(&self, key: &[u8]) -> bool {
-        self.watermarks.zip(time_of(key)).is_some_and(|(watermarks, time)| time <= watermarks.closed)
+        self.closes && self.watermarks.zip(time_of(key)).is_some_and(|(watermarks, time)| time <= watermarks.closed)
+    }
+
+    /// The watermarks of the batch.
+    pub(super) fn watermarks(&self) -> Option<Watermarks> {
+        self.watermarks
     }
 
     /// The changes that remove the closed groups of the base, and their keys and bytes; the second time nothing.

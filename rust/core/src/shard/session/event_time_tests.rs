@@ -75,6 +75,7 @@ fn apply(rows: &[Row], model: &mut Groups_, marks: Watermarks, mode: OutputMode)
         OutputMode::Update => changed.contains(*key),
         OutputMode::Append => is(key.0, marks.closed),
         OutputMode::Complete => true,
+        OutputMode::New => unreachable!("expiry_tests"),
     });
     let returned = returned.map(|(key, group)| (key.clone(), group.clone())).collect();
     model.retain(|key, _| !is(key.0, marks.closed));
@@ -146,7 +147,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
     for batch in 0..9 {
         let rows = random_rows(&mut rng, shape, now);
         let closed = if rng.random_bool(0.2) { late } else { late.max(now - 50_000) };
-        let marks = Watermarks { late, closed, first };
+        let marks = Watermarks { late, closed, before: late, first };
         let mut next = model.clone();
         let (expected, late_groups) = apply(&rows, &mut next, marks, mode);
         let mut attempts = Vec::new();
@@ -169,7 +170,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
         match rng.random_range(0..4) {
             0 => shard = world.shard(None),
             1 => {
-                let marks = Watermarks { late, closed: late, first: None };
+                let marks = Watermarks { late, closed: late, before: late, first: None };
                 base = run(&shard, mode, base.as_ref(), &[], marks).unwrap().0.handle;
                 if let Some(run) = shard.begin_materialize().unwrap() {
                     run.run().unwrap();
@@ -180,7 +181,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
         }
     }
     // All that is left, on another machine.
-    let marks = Watermarks { late, closed: i64::MAX - 1, first };
+    let marks = Watermarks { late, closed: i64::MAX - 1, before: late, first };
     let (expected, _) = apply(&[], &mut model, marks, mode);
     let (committed, found) = run(&world.shard(None), mode, base.as_ref(), &[], marks).unwrap();
     assert!(found == expected, "seed {seed}: at the end");
@@ -203,13 +204,13 @@ fn an_old_watermark_closes_what_rows_bring_at_once() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
     let row = |time| (Some(time), "k".to_owned(), 1, "s".to_owned());
-    let marks = Watermarks { late: 10, closed: 20, first: None };
+    let marks = Watermarks { late: 10, closed: 20, before: 10, first: None };
     let rows = payloads(&[row(10), row(11), row(20), row(21)]);
     let (committed, found) = run(&shard, OutputMode::Append, None, &rows, marks).unwrap();
     assert_eq!(found.keys().map(|key| key.0).collect::<Vec<_>>(), [Some(11), Some(20)]);
     assert_eq!((committed.next_close, committed.handle.as_ref().unwrap().state_keys), (Some(21), 1));
     assert_eq!(committed.metrics["late_groups"], 1);
-    let marks = Watermarks { late: 20, closed: 20, first: committed.next_close };
+    let marks = Watermarks { late: 20, closed: 20, before: 20, first: committed.next_close };
     let (again, found) = run(&shard, OutputMode::Append, committed.handle.as_ref(), &[], marks).unwrap();
     assert!(found.is_empty() && again.next_close == Some(21));
     assert_eq!(again.metrics.get("base_groups"), None, "nothing was read");

@@ -14,17 +14,22 @@
 //! the local disk; `finish` then returns at once, and the reader of the results, or the commit, makes one range of the
 //! hash after the other.
 
+mod changes;
 mod combine;
 mod event_time;
+mod expiry;
 mod groups;
 mod ranges;
 mod results;
 
 pub use event_time::Watermarks;
+pub(super) use expiry::ExpiryWalk;
 pub use results::ResultBatches;
 
-use self::combine::{Combiner, Parent, TableChanges};
+use self::changes::TableChanges;
+use self::combine::{Combiner, Parent};
 use self::event_time::EventTime;
+use self::expiry::Expired;
 use self::groups::{Groups, Merging};
 use self::ranges::{Ranges, RangesOutcome};
 use super::Shard;
@@ -175,7 +180,7 @@ impl Session {
         if let Some(event_time) = &mut self.event_time {
             rows = event_time.without_late(rows, &mut self.counters)?;
         }
-        groups.add(&rows, &mut self.counters)?;
+        groups.add(&rows.by_group(&self.plan)?, &mut self.counters)?;
         if groups.has_spilled() {
             // Its first part takes long: other commits need not wait for it.
             guard.iter_mut().for_each(JoinGuard::stand_aside);
@@ -256,7 +261,9 @@ impl Session {
         let context = combiner.context();
         let mut event_time = self.event_time.take();
         let removals = combiner.removals(event_time.as_mut())?;
-        let (changes, parent) = combiner.combine(table, event_time.as_mut(), &mut self.counters)?;
+        let mut expired = Expired::of(&self.plan);
+        let expired = expired.as_mut().map(|expired| (expired, &(|_| true) as &dyn Fn(u64) -> bool));
+        let (changes, parent) = combiner.combine(table, event_time.as_mut(), expired, &mut self.counters)?;
         self.event_time = event_time;
         let TableChanges { set, keys, bytes } = changes.after(removals.map(|(removals, _)| removals));
         if set.is_empty() {

@@ -13,15 +13,17 @@
 //!    error;
 //! 2. one range is in memory at a time; the next one waits until the log has admitted the part of the one before it.
 
-use super::combine::{Combiner, Parent, TableChanges};
+use super::changes::TableChanges;
+use super::combine::{Combiner, Parent};
 use super::event_time::EventTime;
+use super::expiry::Expired;
 use crate::shard::seal::SetParts;
 use crate::shard::session_counters::SessionCounters;
 use crate::shard::session_environment::SessionEnvironment;
 use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
-use fastchangelog_columns::spilled_groups::{SLOTS, SavedGroups, SpilledGroups};
+use fastchangelog_columns::spilled_groups::{SLOTS, SavedGroups, SpilledGroups, slot};
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
 use std::collections::VecDeque;
@@ -48,6 +50,7 @@ pub(super) struct Ranges {
     /// None: the session starts from nothing and keeps nothing.
     combiner: Option<Combiner>,
     event_time: Option<EventTime>,
+    expired: Option<Expired>,
     session_environment: SessionEnvironment,
     spilled: SpilledGroups,
     session_memory: SessionMemory,
@@ -77,6 +80,7 @@ impl Ranges {
     ) -> Self {
         session_memory.hold(spilled.memory_bytes());
         Self {
+            expired: Expired::of(&plan),
             plan,
             combiner,
             event_time,
@@ -149,7 +153,7 @@ impl Ranges {
 
     fn try_make(&mut self, table: &mut GroupTable) -> Result<bool> {
         self.session_environment.failpoints.hit("session.range")?;
-        let start = Instant::now();
+        let (start, from) = (Instant::now(), self.next);
         if !self.load(table)? {
             table.release();
             self.session_memory.hold(self.spilled.memory_bytes());
@@ -162,7 +166,10 @@ impl Ranges {
         if let Some((changes, parent)) = combiner.removals(self.event_time.as_mut())? {
             self.submit(&combiner, changes, parent)?;
         }
-        let (changes, parent) = combiner.combine(table, self.event_time.as_mut(), &mut self.counters)?;
+        let slots = from..self.next;
+        let of_table = |hash: u64| slots.contains(&slot(hash));
+        let expired = self.expired.as_mut().map(|expired| (expired, &of_table as &dyn Fn(u64) -> bool));
+        let (changes, parent) = combiner.combine(table, self.event_time.as_mut(), expired, &mut self.counters)?;
         self.submit(&combiner, changes, parent)?;
         Ok(true)
     }

@@ -1,0 +1,88 @@
+"""Windows over distinct rows that are killed: two stateful operators in a row, in append mode.
+
+Owns: what Spark runs, random rows, and a model of late rows, duplicates and closed windows. Does not own: files and
+batches (`answers`), what is killed (`run`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+SCHEMA = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+
+_DELAY, _SIZE, _SLIDE = 10, 12, 4
+_EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
+#: Seconds of event time from batch to batch.
+_STEP = 5
+
+Row = tuple[Any, ...]
+"""Key, time, value."""
+
+
+def windowed(stream: DataFrame, operators: Any) -> DataFrame:
+    """Counts and sums of distinct keys and values by sliding windows."""
+    marked = stream.withWatermark("ts", f"{_DELAY} seconds")
+    once = operators.distinct(marked, ["k", "v"])
+    window = F.window("ts", f"{_SIZE} seconds", f"{_SLIDE} seconds")
+    closed = operators(once, window, "k", output_mode="append").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
+    return closed.select(F.unix_seconds("window.end").alias("end"), "k", "n", "total")  # type: ignore[no-any-return]
+
+
+class WindowModel:
+    """The states of both operators, and random rows for them. Every batch has rows."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._batch = 0
+        #: Of the batch before, of this batch, and of the next one.
+        self._marks = (0.0, 0.0, 0.0)
+        self._expiries: dict[tuple[Any, int], float] = {}
+        self._windows: dict[tuple[int, Any], list[int]] = {}
+
+    def batch(self, keys: int, count: int) -> list[Row]:
+        """So many random rows of so many keys and null."""
+        self._batch += 1
+        return [self._row(self._random.randrange(-1, keys)) for _ in range(count)]
+
+    def _row(self, number: int) -> Row:
+        seconds = self._batch * _STEP + self._random.uniform(-3 * _DELAY, _STEP)
+        key = None if number < 0 else f"key-{number}"
+        return key, _EPOCH + dt.timedelta(seconds=round(seconds, 3)), self._random.randrange(9)
+
+    def apply(self, rows: list[Row]) -> list[list[Any]]:
+        """Adds a batch; the windows that it closes."""
+        late, before, closed = self._marks[0], self._marks[0], self._marks[1]
+        for key, time, value in rows:
+            at = time.timestamp()
+            if at <= late:
+                continue
+            if self._expiries.get((key, value), float("-inf")) > before:
+                continue
+            self._expiries[key, value] = at + _DELAY
+            self._count(key, at, value, late)
+        self._expiries = {key: expiry for key, expiry in self._expiries.items() if expiry > closed}
+        done = [window for window in self._windows if window[0] <= closed]
+        answer = [[end, key, *self._windows.pop((end, key))] for end, key in done]
+        newest = max(time.timestamp() for _, time, _ in rows)
+        following = max(self._marks[2], int(newest * 1000) / 1000 - _DELAY)
+        self._marks = (closed, following, following)
+        return answer
+
+    def _count(self, key: Any, at: float, value: int, late: float) -> None:
+        end = int(at // _SLIDE) * _SLIDE + _SIZE
+        while end > at:
+            if end > late:
+                group = self._windows.setdefault((end, key), [0, 0])
+                group[0] += 1
+                group[1] += value
+            end -= _SLIDE
+
+    def snapshot(self) -> dict[Any, Any]:
+        """The windows that are open."""
+        return {window: tuple(group) for window, group in self._windows.items()}
