@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fastchangelog.errors import StateNotFoundError, StoreError
-from fastchangelog.spark import connect_batches, internals_queries, settings, task
+from fastchangelog.spark import connect_batches, internals_connect, settings, task
 from fastchangelog.spark.connect_batches import BatchFunction
 
 OFFSETS = ["v1", json.dumps({"conf": {settings.SHUFFLE_PARTITIONS: "5"}}), "{}"]
@@ -118,4 +118,4 @@ def test_the_location_of_a_checkpoint(
         _write_proto=SimpleNamespace(options=options, query_name=""),
         _session=SimpleNamespace(conf=SimpleNamespace(get=conf.get)),
     )
-    assert internals_queries._location(writer, arguments) == expected
+    assert internals_connect._location(writer, arguments) == expected

@@ -80,7 +80,8 @@ def test_signatures_of_spark() -> None:
 
     assert fc.spark.GroupedStream.agg  # what is taken first does not replace what is taken later
     assert shown(fc.spark.accelerate) == (
-        "(spark, state=None, enabled=True, *, materialization=None, options=None, storage_options=None)"
+        "(spark, state=None, operators='auto', enabled=True, *, materialization=None, options=None, "
+        "storage_options=None)"
     )
     assert shown(fc.spark.grouped) == (
         "(df, *keys, state=None, name='default', output_mode='update', start_from=None, materialization=None, "

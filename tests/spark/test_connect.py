@@ -56,7 +56,7 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    parts = ("same", "timed", "calls", "accelerated", "imported")
+    parts = ("same", "timed", "calls", "accelerated", "aggregated", "imported")
     with quick_spark.python(tmp_path_factory) as python:
         return said(tmp_path_factory.mktemp("connect"), *parts, PYSPARK_PYTHON=python)
 
@@ -107,6 +107,19 @@ def test_accelerate(answers: dict[str, Any]) -> None:
     complete, rollup = found["warned"]
     assert "is complete" in complete
     assert "a rollup" in rollup
+
+
+def test_accelerate_aggregates(answers: dict[str, Any]) -> None:
+    found = answers["aggregated"]
+    for plan in ("windows", "chain"):
+        assert found[f"{plan} ours"] == found[f"{plan} sparks"]
+        assert found[f"{plan} ours"]
+    assert found["counts"] == {"0": [["a", 1], ["b", 2]], "1": [["a", 11]], "2": [["a", 111], ["c", 5]]}
+    assert found["states"] == 2
+    window, chain, again, chained, first, second, plain = found["said"]
+    assert window == again == first == second == "the aggregate runs on fastchangelog, under the name default"
+    assert "the only one of its query" in chain == chained
+    assert "leaves aggregates without windows to Spark" in plain
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import grouped, internals_queries, starts
 from fastchangelog.spark.failures import explain_error
 from support.spark.stream_harness import rows_of, run
@@ -119,6 +120,14 @@ def test_complete_mode_is_refused_where_spark_lets_it_pass(feed: Any, tmp_path: 
     assert 'outputMode("update")' in explain_error(error.value), str(error.value)
     counted = frame.groupBy("n").agg(F.count("*"))  # with an aggregate of its own behind it, Spark takes complete mode
     assert "complete mode" in refused(counted.writeStream.format("noop").outputMode("complete"), tmp_path)
+
+
+def test_a_limit_in_complete_mode_is_refused(feed: Any, tmp_path: pathlib.Path) -> None:
+    """Spark would count it over all batches: the second one would return nothing."""
+    frame = build(feed(SCHEMA, *BATCHES), tmp_path, output_mode="complete")
+    with pytest.raises(InvalidArgumentError, match="take the limit in foreachBatch"):
+        start(frame.orderBy("n").limit(1).writeStream.format("noop").outputMode("complete"), tmp_path)
+    start(frame.orderBy("n").writeStream.format("noop").outputMode("complete"), tmp_path)
 
 
 def test_other_queries_of_the_session_may_append(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:

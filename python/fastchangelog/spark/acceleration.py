@@ -1,13 +1,17 @@
-"""`accelerate(spark)`: PySpark's own `groupBy(…).transformWithState…` of a session runs on our operator.
+"""`accelerate(spark)`: the stateful operators of a session's PySpark code run on ours.
 
-Owns: which sessions are accelerated and with which arguments, the names of their operators, what goes back to Spark.
-Does not own: how methods of PySpark are replaced (`internals`, `internals_plans`), what is unsupported (the code that
-raises `UnsupportedError`), the plan (`grouped_stream`, `processor.stream`).
+Owns: which sessions are accelerated and with which arguments, their processors, what of those goes back to Spark.
+Does not own: how methods of PySpark are replaced (`internals…`), what is unsupported (the code that raises
+`UnsupportedError`), the plan (`grouped_stream`, `processor.stream`), aggregates and deduplication
+(`accelerated_queries`, `accelerated_connect`), which operators are chosen, and their names (`accelerated_operators`).
 
-A call goes back to Spark for one reason alone: an `UnsupportedError`, which says that Spark's operator does what ours
-does not. Every other error is the user's, and is raised. A query that would go on from a checkpoint of ours on Spark's
-operator is refused when it starts (`starts`), whatever brought it there: that reason, or another library that has put
-PySpark's own method back.
+A processor is taken when its method is called, an aggregate when its query starts: only then the output mode is known,
+and by then SQL text has become a plan, too.
+
+A call of a processor goes back to Spark for one reason alone: an `UnsupportedError`, which says that Spark's operator
+does what ours does not. Every other error is the user's, and is raised. A query that would go on from a checkpoint of
+ours on Spark's operator is refused when it starts (`starts`), whatever brought it there: that reason, or another
+library that has put PySpark's own method back.
 
 An operator gets the first name that none has in its input. Two of them beside each other, as in a union, have the same
 one until their frames are combined: then those of the second frame are built anew under other names.
@@ -18,17 +22,27 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import itertools
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.hidden import Hidden
 from fastchangelog.materialization.policy import MaterializationPolicy, option_texts_of
-from fastchangelog.spark import internals, internals_plans, metrics, settings, starts
+from fastchangelog.spark import (
+    accelerated_connect,
+    accelerated_queries,
+    internals,
+    internals_connect,
+    internals_plans,
+    internals_writers,
+    metrics,
+    settings,
+    starts,
+)
+from fastchangelog.spark.accelerated_operators import PROCESSORS, Given, choice_of, free_name, names_in
 from fastchangelog.spark.grouped_stream import GroupedStream
 from fastchangelog.spark.imported_state import ImportedState
 
@@ -42,28 +56,17 @@ __all__ = ["accelerate"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
-_NAME = "default"
 #: The arguments that our operator takes, by PySpark's names.
 _ARGUMENTS = frozenset(
     {"statefulProcessor", "outputStructType", "outputMode", "timeMode", "initialState", "eventTimeColumnName"}
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Given:
-    """The arguments of `accelerate`, which each operator of the session is made with."""
-
-    state: PathLike | None
-    materialization: MaterializationPolicy | None
-    options: Options | None
-    storage_options: Hidden[StorageOptions | None]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Built:
     """An operator that took the place of Spark's, with what it was made of."""
 
-    given: _Given
+    given: Given
     group: GroupedData
     method: str
     arguments: Mapping[str, Any]
@@ -72,7 +75,7 @@ class _Built:
 
 
 #: By the id of a session.
-_accelerated: dict[str, _Given] = {}
+_accelerated: dict[str, Given] = {}
 #: By the id of a session, the newest operators, in the order in which they were built.
 _built: dict[str, collections.deque[_Built]] = {}
 #: The ids of sessions where a call went back to Spark, which said so.
@@ -85,18 +88,23 @@ _lock = threading.Lock()
 def accelerate(
     spark: SparkSession,
     state: PathLike | None = None,
+    operators: str | Sequence[str] = "auto",
     enabled: bool = True,
     *,
     materialization: MaterializationPolicy | None = None,
     options: Options | None = None,
     storage_options: StorageOptions | None = None,
 ) -> None:
-    """Makes PySpark's own `transformWithState` and `transformWithStateInPandas` of a session run on fastchangelog.
+    """Makes the stateful operators of a session's PySpark code run on fastchangelog; the code stays as it is.
 
-    `df.groupBy(…).transformWithState(…)` is then planned as `grouped(df, …).transformWithState(…)` is, and the log says
-    so once for each. **A query needs a new checkpoint**: neither operator reads the state of the other. What ours does
-    not support stays on Spark's operator, with one warning that names the reason. Errors in a call, and exceptions of
-    `init`, stay errors. Queries that were built before stay as they were built.
+    `df.groupBy(…).transformWithState(…)` is then planned as `grouped(df, …).transformWithState(…)` is. When a query
+    starts, its aggregates become those of `grouped(…).agg(…)` and its `dropDuplicates` those of `drop_duplicates`,
+    whether they were written in Python or in SQL; over Spark Connect if there is one of them, in Python. The log says
+    so for each operator, and why one stays with Spark: for lack of support, by `operators`, or because its checkpoint
+    holds Spark's state.
+
+    **A processor needs a new checkpoint**: neither operator reads the state of the other. Errors in its call, and
+    exceptions of `init`, stay errors. Processors that were built before stay as they were built.
 
     It holds for this session alone: not for others, such as `spark.newSession()`, and not for what `foreachBatch` does
     with its batches. Calls of `grouped` are not changed.
@@ -109,6 +117,10 @@ def accelerate(
         spark: The session, of classic PySpark or of Spark Connect.
         state: A folder that any number of queries may share, such as `"s3://bucket/state"`; by default the Spark conf
             `spark.fastchangelog.state`.
+        operators: `"all"`, or a list of `"processors"`, `"windows"`, `"aggregates"` (those without windows) and
+            `"deduplication"`. `"auto"` takes those that are not expected to be slower than Spark's: processors,
+            deduplication, and windows of which each time is in four or more, but in complete mode. Aggregates without
+            windows are faster here from some hundred thousand keys on; their number is not known at a start.
         enabled: False: the session runs on Spark's operator again.
         materialization: When to make snapshots; by default the options `materialization_…`.
         options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.
@@ -134,22 +146,38 @@ def accelerate(
             _went_back.discard(session)
         starts.notice(spark, None)
         return
+    choice = choice_of(operators)
     root = settings.state_root(spark, state)
     settings.read_options(spark, option_texts_of(materialization, options))
     settings.storage_options(spark, root, hidden)
     with _lock:
-        _accelerated[session] = _Given(state, materialization, options, hidden)
+        _accelerated[session] = Given(state, choice, materialization, options, hidden)
     internals.divert_processors(spark, _divert)
     internals_plans.divert_combinations(spark, _beside)
-    if not internals.is_connect(spark):
-        starts.watch(spark)
-        starts.notice(spark, lambda query: _see_start(session, query))
+    if internals.is_connect(spark):
+        internals_connect.replace_frames(_replace_over_connect)
+        return
+    starts.watch(spark)
+    starts.notice(spark, lambda query: _see_start(session, query))
+    internals_writers.divert_starts(replace=_replace)
+
+
+def _replace(start: internals_writers.Start) -> DataFrame:
+    """What a starting query writes."""
+    given = _accelerated.get(internals.session_id(start.frame.sparkSession)) if _accelerated else None
+    return start.frame if given is None else accelerated_queries.accelerated(start, given)
+
+
+def _replace_over_connect(start: internals_connect.ConnectStart) -> DataFrame:
+    given = _accelerated.get(internals.session_id(start.frame.sparkSession)) if _accelerated else None
+    return start.frame if given is None else accelerated_connect.accelerated(start, given)
 
 
 def _see_start(session: str, query: StartingQuery) -> None:
     """Warns of a query on Spark's operator that did not go back to it: its call has not come here."""
     missed = query.processors > len(starts.our_operators(query))
-    if not missed or session not in _accelerated or session in _went_back:
+    given = _accelerated.get(session)
+    if not missed or given is None or given.choice.refusal(PROCESSORS) is not None or session in _went_back:
         return
     with contextlib.suppress(Warning):  # the query starts all the same
         warnings.warn(
@@ -171,7 +199,11 @@ def _divert(
     if given is None:
         return native()
     shown = f"{method}() of {type(arguments['statefulProcessor']).__name__}"
-    name = _free_name(_taken(frame))
+    unwanted = given.choice.refusal(PROCESSORS)
+    if unwanted is not None:
+        _log.info("%s stays on Spark's operator: %s", shown, unwanted)
+        return native()
+    name = free_name(names_in(frame))
     try:
         return _build(group, given, name, method, arguments)
     except UnsupportedError as reason:
@@ -188,7 +220,7 @@ def _beside(first: DataFrame, second: DataFrame) -> DataFrame:
     session = internals.session_id(second.sparkSession) if _accelerated else None
     if session not in _accelerated:
         return second
-    taken, own = _taken(first), _taken(second)
+    taken, own = names_in(first), names_in(second)
     again = [
         built
         for built in tuple(_built.get(session, ()))
@@ -196,7 +228,7 @@ def _beside(first: DataFrame, second: DataFrame) -> DataFrame:
     ]
     names: list[str] = []
     for _ in again:
-        names.append(_free_name({*taken, *own, *map(metrics.observed_name, names)}))
+        names.append(free_name({*taken, *own, *map(metrics.observed_name, names)}))
     # The last one first: behind it there may be others, which are then in its own plan.
     for built, name in zip(reversed(again), reversed(names)):
         result = _build(built.group, built.given, name, built.method, built.arguments)
@@ -204,7 +236,7 @@ def _beside(first: DataFrame, second: DataFrame) -> DataFrame:
     return second
 
 
-def _build(group: GroupedData, given: _Given, name: str, method: str, arguments: Mapping[str, Any]) -> DataFrame:
+def _build(group: GroupedData, given: Given, name: str, method: str, arguments: Mapping[str, Any]) -> DataFrame:
     """Our operator, which `_beside` may build again."""
     result = _ours(group, given, name, method, arguments)
     if result.isStreaming:
@@ -217,7 +249,7 @@ def _build(group: GroupedData, given: _Given, name: str, method: str, arguments:
     return result
 
 
-def _ours(group: GroupedData, given: _Given, name: str, method: str, arguments: Mapping[str, Any]) -> DataFrame:
+def _ours(group: GroupedData, given: Given, name: str, method: str, arguments: Mapping[str, Any]) -> DataFrame:
     if not internals.is_plain_grouping(group):
         raise UnsupportedError("a rollup, a cube or a pivot is not supported; group by columns")
     others = sorted(arguments.keys() - _ARGUMENTS)
@@ -236,14 +268,3 @@ def _ours(group: GroupedData, given: _Given, name: str, method: str, arguments: 
     )
     result: DataFrame = getattr(grouped, method)(**arguments)
     return result
-
-
-def _taken(frame: DataFrame) -> set[str]:
-    """Names of metrics in the plan of a frame."""
-    return internals.observed_names(frame) if frame.isStreaming else set()
-
-
-def _free_name(taken: set[str]) -> str:
-    """The first name that no operator with these metrics has."""
-    names = itertools.chain([_NAME], (f"{_NAME}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if metrics.observed_name(name) not in taken)

@@ -1,37 +1,35 @@
 """Queries in complete mode: Spark's check of their start makes room for our aggregation.
 
-Owns: the methods of PySpark that start a query, changed for queries with such an operator.
-Does not own: all other private parts of PySpark (`internals…`), what the operator returns (`aggregates`).
+Owns: which queries have such an operator, the setting while one of them starts, the refusal of limits.
+Does not own: the methods that start a query (`internals_writers`), what the operator returns (`aggregates`).
 
 Spark lets a query start in complete mode only if it sees an aggregate of its own in the plan; ours is a stateful
-processor to it. So while such a query starts, and for it alone, Spark's check of unsupported operations is off.
+processor to it. So while such a query starts, and for it alone, Spark's check of unsupported operations is off. Of a
+limit behind it Spark would keep a state, as in append mode, so that is refused.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark import internals
+from fastchangelog.errors import InvalidArgumentError, UnsupportedError
+from fastchangelog.spark import internals, internals_queries, internals_writers, metrics
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["allow"]
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
-_STARTS = ("start", "toTable")
-_MARK = "_fastchangelog_complete"
-#: By the id of a session, the names under which operators in complete mode are observed.
-_operators: dict[str, set[str]] = {}
+#: The ids of sessions with such an operator.
+_sessions: set[str] = set()
 _lock = threading.Lock()
 
 
-def allow(spark: SparkSession, observed: str) -> None:
-    """Lets queries of this session start in complete mode with the operator that is observed under this name."""
+def allow(spark: SparkSession) -> None:
+    """Lets queries of this session start in complete mode with our operator in that mode."""
     if internals.is_connect(spark):
         if str(spark.conf.get(_CHECK, "true")).lower() != "false":
             raise UnsupportedError(
@@ -39,31 +37,28 @@ def allow(spark: SparkSession, observed: str) -> None:
                 f'for one: spark.conf.set("{_CHECK}", "false")'
             )
         return
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    _sessions.add(internals.session_id(spark))
+    internals_writers.divert_starts(around=_unchecked)
 
+
+def _unchecked(frame: DataFrame, start: Callable[[], Any]) -> Any:
+    spark = frame.sparkSession
+    if internals.session_id(spark) not in _sessions or not _has_complete(frame):
+        return start()
+    if internals_queries.has_limit(frame):
+        raise InvalidArgumentError(
+            "behind grouped(…, output_mode='complete') is a limit, which Spark would count over all batches, since it "
+            "does not know this aggregation for one: write the whole result, and take the limit in foreachBatch"
+        )
     with _lock:
-        _operators.setdefault(internals.session_id(spark), set()).add(observed)
-        for name in _STARTS:
-            method = getattr(DataStreamWriter, name)
-            if not hasattr(method, _MARK):
-                setattr(DataStreamWriter, name, _unchecked(method))
+        before = spark.conf.get(_CHECK, None)
+        spark.conf.set(_CHECK, "false")
+        try:
+            return start()
+        finally:
+            spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)
 
 
-def _unchecked(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def start(writer: Any, *args: Any, **named: Any) -> Any:
-        frame = writer._df
-        spark = frame.sparkSession
-        known = _operators.get(internals.session_id(spark))
-        if not known or known.isdisjoint(internals.observed_names(frame)):
-            return method(writer, *args, **named)
-        with _lock:
-            before = spark.conf.get(_CHECK, None)
-            spark.conf.set(_CHECK, "false")
-            try:
-                return method(writer, *args, **named)
-            finally:
-                spark.conf.unset(_CHECK) if before is None else spark.conf.set(_CHECK, before)
-
-    setattr(start, _MARK, True)
-    return start
+def _has_complete(frame: DataFrame) -> bool:
+    columns = internals_queries.observed_columns(frame)
+    return any(metrics.output_mode_of(column) == "complete" for column in columns)

@@ -1,7 +1,7 @@
 """Functions of `foreachBatch` over Spark Connect: their jobs know the query and its batch.
 
 Owns: what a job of such a function is told, and where that is known from.
-Does not own: the methods that take the function, and tags (`internals_queries`), how tasks read a tag (`task`).
+Does not own: the methods that take the function, and tags (`internals_connect`), how tasks read a tag (`task`).
 
 Connect calls the function in a process beside the server. Each thing that it does with a batch is an operation of a
 client there: its tasks run the query's stateful operator, but have neither the query's properties nor, before Spark
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastchangelog.checkpoints.files import plain_location
 from fastchangelog.errors import StateNotFoundError, StoreError
-from fastchangelog.spark import internals_queries, settings, task
+from fastchangelog.spark import internals_connect, settings, task
 from fastchangelog.spark.checkpoint.files import SparkFiles
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = ["BatchFunction", "follow"]
 def follow(spark: SparkSession) -> None:
     """From here on the functions of `foreachBatch` of this session of Spark Connect tell their jobs what they must
     know."""
-    internals_queries.wrap_functions(spark, BatchFunction)
+    internals_connect.wrap_functions(spark, BatchFunction)
 
 
 class BatchFunction:
@@ -49,7 +49,7 @@ class BatchFunction:
             if self._checkpoint is not None:
                 self._told |= _of_checkpoint(SparkFiles(spark, plain_location(self._checkpoint)), number)
             self._told[task.FIRST_BATCH] = str(number)
-        with internals_queries.tagged_jobs(spark, task.tag_of({**self._told, task.BATCH: str(number)})):
+        with internals_connect.tagged_jobs(spark, task.tag_of({**self._told, task.BATCH: str(number)})):
             self._function(batch, number)
 
 

@@ -20,6 +20,7 @@ from fastchangelog.spark.internals import (
     is_connect,
     is_diverted,
     is_passing_on,
+    items_of,
     own_method,
     passing_on,
 )
@@ -27,7 +28,17 @@ from fastchangelog.spark.internals import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["COMBINING", "divert_combinations", "has_plan", "replaced"]
+__all__ = [
+    "COMBINING",
+    "analysed",
+    "connect_plans",
+    "divert_combinations",
+    "frame_of_plan",
+    "has_plan",
+    "named_as",
+    "replaced",
+    "seq_of",
+]
 
 #: The methods of a DataFrame that take another one into the same query.
 COMBINING = ("union", "unionAll", "unionByName", "join", "crossJoin")
@@ -70,8 +81,8 @@ def has_plan(frame: DataFrame, part: DataFrame) -> bool:
     if is_connect(frame):
         old = _connect_plan(part)
         return any(plan is old for plan in _connect_plans(_connect_plan(frame)))
-    old = _analysed(part)
-    return any(node.fastEquals(old) for node in _classic_nodes(_analysed(frame)))
+    old = analysed(part)
+    return any(node.fastEquals(old) for node in _classic_nodes(analysed(frame)))
 
 
 def replaced(frame: DataFrame, old: DataFrame, new: DataFrame) -> DataFrame:
@@ -84,55 +95,57 @@ def replaced(frame: DataFrame, old: DataFrame, new: DataFrame) -> DataFrame:
         plan = _connect_replaced(_connect_plan(frame), there, _with_id_of(_connect_plan(new), there))
         made = type(owner)(plan, spark)
     else:
-        there = _analysed(old)
-        plan = _classic_replaced(spark, _analysed(frame), there, _named_as(spark, _analysed(new), there))
-        dataset = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.classic.Dataset")
-        made = type(owner)(dataset.ofRows(spark._jsparkSession, plan), spark)
+        there = analysed(old)
+        plan = _classic_replaced(spark, analysed(frame), there, named_as(spark, analysed(new), there))
+        made = frame_of_plan(frame, plan)
     return made
 
 
 # Classic: analysed plans are immutable trees in the JVM. A frame that is made of another one has its tree as a part.
 
 
-def _analysed(frame: Any) -> Any:
+def analysed(frame: Any) -> Any:
+    """The analysed plan of a classic frame."""
     return frame._jdf.queryExecution().analyzed()
 
 
-def _children(node: Any) -> list[Any]:
-    nodes = node.children()
-    return [nodes.apply(i) for i in range(nodes.size())]
+def frame_of_plan(frame: Any, plan: Any) -> Any:
+    """The frame of an analysed plan, in the session of `frame`."""
+    spark = frame.sparkSession
+    dataset = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.classic.Dataset")
+    return type(frame)(dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def _classic_nodes(node: Any) -> Iterator[Any]:
     yield node
-    for child in _children(node):
+    for child in items_of(node.children()):
         yield from _classic_nodes(child)
 
 
 def _classic_replaced(spark: Any, node: Any, old: Any, new: Any) -> Any:
     if node.fastEquals(old):
         return new
-    children = _children(node)
+    children = items_of(node.children())
     changed = [_classic_replaced(spark, child, old, new) for child in children]
     if all(after is before for after, before in zip(changed, children, strict=True)):
         return node
-    return node.withNewChildren(_seq(spark, changed))
+    return node.withNewChildren(seq_of(spark, changed))
 
 
-def _named_as(spark: Any, new: Any, old: Any) -> Any:
-    """A plan whose columns are those of `old` for all that refers to them."""
+def named_as(spark: Any, new: Any, old: Any) -> Any:
+    """A plan whose columns are those of the plan `old`, or its list of columns, for all that refers to them."""
     catalyst = spark.sparkContext._jvm.org.apache.spark.sql.catalyst
-    nothing = spark.sparkContext._jvm.scala.Option.apply(None)
-    wanted, there = old.output(), new.output()
+    option = spark.sparkContext._jvm.scala.Option
+    wanted = old if isinstance(old, list) else items_of(old.output())
     columns = []
-    for i in range(wanted.size()):
-        column = wanted.apply(i)
-        parts = (column.name(), column.exprId(), column.qualifier(), nothing, _seq(spark, []))
-        columns.append(catalyst.expressions.Alias(there.apply(i), *parts))
-    return catalyst.plans.logical.Project(_seq(spark, columns), new)
+    for column, there in zip(wanted, items_of(new.output()), strict=True):
+        parts = (column.name(), column.exprId(), column.qualifier(), option.apply(column.metadata()), seq_of(spark, []))
+        columns.append(catalyst.expressions.Alias(there, *parts))
+    return catalyst.plans.logical.Project(seq_of(spark, columns), new)
 
 
-def _seq(spark: Any, items: list[Any]) -> Any:
+def seq_of(spark: Any, items: list[Any]) -> Any:
+    """A sequence in the JVM."""
     return spark.sparkContext._jvm.PythonUtils.toSeq(items)
 
 
@@ -141,6 +154,11 @@ def _seq(spark: Any, items: list[Any]) -> Any:
 
 def _connect_plan(frame: Any) -> Any:
     return frame._plan
+
+
+def connect_plans(frame: Any) -> Iterator[Any]:
+    """The plans of a frame of Spark Connect, its own first."""
+    return _connect_plans(_connect_plan(frame))
 
 
 def _with_id_of(plan: Any, other: Any) -> Any:

@@ -2,10 +2,9 @@
 `foreachBatch`.
 
 Owns: the listener of starting queries, the settings that name a query, its run, its checkpoint and its batch in the
-query's own session, the check that a function of `foreachBatch` has read its batch to the end; over Spark Connect the
-change of the methods that take such a function, and the tags of its jobs.
-Does not own: all other private parts of PySpark (`internals`), which queries are refused (`starts`), how tasks read the
-settings (`task`).
+query's own session, the check that a function of `foreachBatch` has read its batch to the end.
+Does not own: all other private parts of PySpark (`internals`), those of Spark Connect (`internals_connect`), which
+queries are refused (`starts`), how tasks read the settings (`task`).
 Tested per Spark version.
 
 A job's local properties are those of the thread that starts it. A query has a session of its own, whose settings Spark
@@ -19,44 +18,36 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
 import json
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.spark import task
 from fastchangelog.spark.internals import (
-    divert_method,
     is_connect,
-    is_diverted,
     is_observe,
     items_of,
     kind_of,
     plan_nodes,
-    session_id,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["StartingQuery", "Watch", "tagged_jobs", "watch_starts", "wrap_functions"]
+__all__ = ["StartingQuery", "Watch", "has_limit", "observed_columns", "watch_starts"]
 
 _log = logging.getLogger("fastchangelog.spark")
 
 #: Of the plan's nodes and of the names of operators in a checkpoint: Spark's operator, which ours runs in, too.
 _PROCESSOR_NODE = "TransformWithState"
 _PROCESSOR_NAME = "transformWithState"
+#: Kinds of nodes that leave out rows by their number.
+LIMITS = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 #: The attribute of PySpark's object for a function of `foreachBatch` that says that its function is followed.
 _FOLLOWED = "_fastchangelog_followed"
-#: The attribute of a writer of Spark Connect that has its function of `foreachBatch`.
-_GIVEN = "_fastchangelog_given"
-#: The option of a writer, and the setting of a folder for the checkpoints of all queries that have a name.
-_LOCATION = "checkpointLocation"
-_LOCATIONS = "spark.sql.streaming.checkpointLocation"
 #: The class that Spark makes its managers of checkpoint files of.
 _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -234,6 +225,18 @@ def _first_batch(logs: _Logs) -> int:
     return 0 if logs.planned is None else logs.planned + (logs.committed == logs.planned)
 
 
+def observed_columns(frame: Any) -> set[str]:
+    """The columns that the metrics of `observe` nodes read in the plan of a classic frame."""
+    found, _ = _observed(frame._jdf.queryExecution().analyzed())
+    return {column for _, columns in found for column in columns}
+
+
+def has_limit(frame: Any) -> bool:
+    """True if rows of a stream are limited in the plan of a classic frame."""
+    nodes = plan_nodes(frame._jdf.queryExecution().analyzed())
+    return any(kind_of(node) in LIMITS and node.isStreaming() for node in nodes)
+
+
 def _observed(plan: Any) -> tuple[list[tuple[str, frozenset[str]]], int]:
     """The names of `observe` nodes in a plan with the columns that they read, and the number of processors in it."""
     found, processors = [], 0
@@ -380,77 +383,3 @@ def _is_complete(operator: Any) -> bool:
         with contextlib.suppress(Exception):
             return thrown is None or str(thrown.getClass().getName()) != "java.lang.AssertionError"
     return True
-
-
-# Functions of `foreachBatch` over Spark Connect: pickled by the client, called by a process beside the server.
-
-#: A function of `foreachBatch`.
-Function: TypeAlias = "Callable[[DataFrame, int], None]"
-#: Makes what is called in its place, of the function and the location of the checkpoint; None for a temporary one.
-Wrap: TypeAlias = "Callable[[Function, str | None], Function]"
-
-#: The ids of sessions whose functions are wrapped.
-_wrapping: set[str] = set()
-_diverting = threading.Lock()
-
-
-def wrap_functions(spark: SparkSession, wrap: Wrap) -> None:
-    """From here on a query of this session of Spark Connect calls what `wrap` makes of its function of `foreachBatch`.
-
-    Two methods of PySpark's class are replaced once. The first keeps the function, since only the second, `start`,
-    knows where the checkpoint is.
-    """
-    from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
-
-    with _diverting:
-        _wrapping.add(session_id(spark))
-        if not is_diverted(DataStreamWriter.start):
-            given, start = DataStreamWriter.foreachBatch, DataStreamWriter.start
-            divert_method(DataStreamWriter, "foreachBatch", _keeping(given))
-            divert_method(DataStreamWriter, "start", _starting(start, given, wrap))
-
-
-def _keeping(there: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(there)
-    def method(self: Any, func: Function) -> Any:
-        writer = there(self, func)
-        setattr(writer, _GIVEN, func)
-        return writer
-
-    return method
-
-
-def _starting(there: Callable[..., Any], give: Callable[..., Any], wrap: Wrap) -> Callable[..., Any]:
-    signature = inspect.signature(there)
-
-    @functools.wraps(there)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        function = vars(self).get(_GIVEN)
-        if function is not None and session_id(self._session) in _wrapping:
-            give(self, wrap(function, _location(self, signature.bind(self, *args, **kwargs).arguments)))
-        return there(self, *args, **kwargs)
-
-    return method
-
-
-def _location(writer: Any, arguments: Mapping[str, Any]) -> str | None:
-    """The location of the checkpoint that a query will have; None if Spark makes a temporary one."""
-    options = {**writer._write_proto.options, **arguments.get("options", {})}
-    given = [value for name, value in options.items() if name.lower() == _LOCATION.lower()]
-    if given:
-        return str(given[-1])
-    folder = writer._session.conf.get(_LOCATIONS, None)
-    name = arguments.get("queryName") or writer._write_proto.query_name
-    return f"{folder.rstrip('/')}/{name}" if folder and name else None
-
-
-@contextlib.contextmanager
-def tagged_jobs(spark: SparkSession, tag: str) -> Iterator[None]:
-    """While the block runs, the jobs of this session of Spark Connect have the tag, whatever thread asks for them."""
-    client: Any = spark.client
-    own = client.get_tags
-    client.get_tags = lambda: {*own(), tag}
-    try:
-        yield
-    finally:
-        client.get_tags = own

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime as dt
+import io
 import itertools
 import json
+import logging
 import os
 import sys
 import warnings
@@ -194,6 +196,52 @@ def accelerated(job: Job) -> Any:
     return out
 
 
+def aggregated(job: Job) -> Any:
+    """`accelerate` of aggregates: Spark's and ours over the same batches, with a restart, and what stays."""
+    from support.spark import connect_processors as p
+
+    noon = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
+    batches = [[(k, noon + dt.timedelta(seconds=second)) for k, second in rows] for rows in p.TIMED_BATCHES]
+    for key, value in REQUIRED.items():
+        job.spark.conf.set(key, value)
+    root, said = job.folder / "state", io.StringIO()
+    handler, logger = logging.StreamHandler(said), logging.getLogger("fastchangelog.spark")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    def windows(df: Any) -> Any:
+        grouped = df.withWatermark("ts", "10 seconds").groupBy(F.window("ts", "8 seconds", "2 seconds").alias("w"), "k")
+        counts = grouped.agg(F.count("*").alias("n"), F.max(df["ts"]).alias("last"))
+        return counts.select(counts["w.end"].cast("string").alias("end"), "k", "n", F.col("last").cast("string"))
+
+    def chain(df: Any) -> Any:
+        inner = df.withWatermark("ts", "10 seconds").groupBy(F.window("ts", "2 seconds"), "k").count()
+        outer = inner.groupBy(F.window("window", "8 seconds", "2 seconds")).agg(F.sum("count").alias("n"))
+        return outer.select(F.col("window.end").cast("string"), "n")
+
+    out: dict[str, Any] = {}
+    for part in (batches[:-1], batches[-1:]):
+        stream = job.feed("in", p.TIMED_SCHEMA, part)
+        for side in ("sparks", "ours"):
+            fc.spark.accelerate(job.spark, state=root, enabled=side == "ours")
+            for plan in (windows, chain):
+                out[f"{plan.__name__} {side}"] = job.answers(plan(stream), f"{plan.__name__}-{side}")
+    stream = job.feed("counted", p.SCHEMA, p.BATCHES)
+    for operators in ("all", "auto"):  # the state is ours by then
+        fc.spark.accelerate(job.spark, state=root, operators=operators)
+        finish([function_query(job, "counts", stream.groupBy("k").agg({"v": "sum"}), twice)])
+        stream = job.feed("counted", p.SCHEMA, [[("a", 100), ("c", 5)]])
+    finish([function_query(job, "plain", stream.groupBy("k").count(), twice)])
+    counted = (job.folder / "counts-out").iterdir()
+    out["counts"] = {path.stem: json.loads(path.read_text()) for path in sorted(counted)}
+    out["states"] = len(list(root.glob("*/*/")))
+    fc.spark.accelerate(job.spark, enabled=False)
+    logger.removeHandler(handler)
+    lines = said.getvalue().splitlines()
+    out["said"] = [line for line in lines if "runs on fastchangelog" in line or "stay" in line]
+    return out
+
+
 def imported(job: Job) -> Any:
     """State of Spark's own queries, of either format of checkpoints, goes on."""
     from support.spark import connect_processors as p
@@ -326,7 +374,7 @@ def without(job: Job) -> Any:
     return {}
 
 
-PARTS = {part.__name__: part for part in (same, timed, calls, accelerated, imported, functions, without)}
+PARTS = {part.__name__: part for part in (same, timed, calls, accelerated, aggregated, imported, functions, without)}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

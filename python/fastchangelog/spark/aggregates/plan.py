@@ -96,7 +96,7 @@ def operated(grouping: Grouping, operation: Operation, first: DataFrame | None =
         ordered = payloads.repartition("shard").sortWithinPartitions("shard")
         return ordered.mapInArrow(BatchOperator(operator), operation.output)
     if mode == "complete":
-        complete_mode.allow(df.sparkSession, metrics.observed_name(grouping.name))
+        complete_mode.allow(df.sparkSession)
     counted = metrics.of_aggregation(mode)
     processor = (EventTimeProcessor if operation.has_watermarks else ShardProcessor)(operator, counted)
     # Of distinct rows none is taken back, so that stateful operators may follow.
