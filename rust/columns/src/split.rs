@@ -67,7 +67,7 @@ pub struct Splitter {
     target: Target,
     hold: usize,
     effort: Effort,
-    /// Input rows held, by shard; where rows go to several groups, all of them at the first shard.
+    /// Input rows held, by shard; see [`Splitter::sums_rows`].
     input_rows: Vec<u64>,
 }
 
@@ -137,7 +137,7 @@ impl Splitter {
             let rows = if windows.is_some() { chunk[0].len() } else { arrived };
             let keys = self.plan.codec().encode(&chunk[..self.plan.num_keys()], rows)?;
             let hashes = keys.hashes();
-            if windows.is_some_and(WindowRows::overlap) {
+            if self.sums_rows() {
                 self.input_rows[0] += arrived as u64;
             } else {
                 for hash in &hashes {
@@ -165,11 +165,15 @@ impl Splitter {
         self.flush()
     }
 
+    /// True if the hash of a row's key does not say where its groups go: input rows are counted at the first shard.
+    fn sums_rows(&self) -> bool {
+        self.plan.session_windows() || self.windows.is_some_and(WindowRows::overlap)
+    }
+
     fn flush(&mut self) -> Result<Emitted> {
-        let mut emitted = Vec::new();
+        let (mut emitted, summed) = (Vec::new(), self.sums_rows());
         let Self { plan, table, windows, target, hold, input_rows, .. } = self;
-        let overlap = windows.is_some_and(WindowRows::overlap);
-        let mut emit = |groups: &GroupTable| target.emit(plan, groups, overlap, input_rows, &mut emitted);
+        let mut emit = |groups: &GroupTable| target.emit(plan, groups, summed, input_rows, &mut emitted);
         match windows {
             Some(WindowRows::Panes(windows)) => {
                 let mut joined = GroupTable::new(Arc::clone(plan));
@@ -214,7 +218,7 @@ impl Target {
     fn by_shard(self, table: &GroupTable) -> (Vec<u32>, Vec<usize>) {
         let parts = if table.len() < ORDERED_FROM { 1 } else { PARTS };
         let (order, ends) = sorted(table.len(), self.shards as usize * parts, |group| {
-            let hash = table.hash(group);
+            let hash = table.place_hash(group);
             self.shard(hash) as usize * parts + part_of(hash) % parts
         });
         (order, ends.into_iter().skip(parts - 1).step_by(parts).collect())

@@ -1,7 +1,7 @@
 //! Combines a table of partial rows with the base state and collects the differences.
 //!
 //! Owns: combining the groups of a table with the rows of the base, and the change set of the differences.
-//! Does not own: the source of the table, the upload of the change set.
+//! Does not own: the source of the table, the upload of the change set; session windows (`session_windows`).
 
 use super::event_time::{EventTime, Fate};
 use crate::shard::Live;
@@ -32,7 +32,7 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    fn of(live: &Live) -> Self {
+    pub(super) fn of(live: &Live) -> Self {
         Self { lineage: live.lineage.clone(), state_keys: live.state_keys, state_bytes: live.state_bytes }
     }
 }
@@ -69,6 +69,9 @@ impl Combiner {
         mut event_time: Option<&mut EventTime>,
         counters: &mut SessionCounters,
     ) -> Result<(TableChanges, Parent)> {
+        if table.plan().session_windows() {
+            return self.merge_windows(table, event_time, counters);
+        }
         let context = self.context();
         let groups = self.0.shard.placement().max_parallelism;
         let start = Instant::now();

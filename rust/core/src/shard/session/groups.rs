@@ -14,6 +14,7 @@ use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
 use fastchangelog_columns::payload::Payload;
+use fastchangelog_columns::session_windows::{merge_early, merged};
 use fastchangelog_columns::spilled_groups::SpilledGroups;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::Result;
@@ -108,6 +109,9 @@ impl Groups {
             None => self.spilled.insert(SpilledGroups::create(dir)?),
         };
         let before = spilled.bytes();
+        if merge_early(self.table.plan()) {
+            self.table = merged(&self.table, true)?;
+        }
         spilled.spill(&self.table)?;
         let bytes = spilled.bytes() - before;
         failpoints.hit("session.spilled")?;

@@ -19,6 +19,7 @@ mod event_time;
 mod groups;
 mod ranges;
 mod results;
+mod session_windows;
 
 pub use event_time::Watermarks;
 pub use results::ResultBatches;
@@ -35,6 +36,7 @@ use super::session_counters::SessionCounters;
 use super::session_environment::SessionEnvironment;
 use super::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
+use fastchangelog_columns::session_windows::merge_alone;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ChangeSet, InstanceId, ShardHandle, VersionId};
@@ -239,7 +241,10 @@ impl Session {
                     None => Stage::Unchanged,
                 }
             }
-            _ => Stage::Unchanged,
+            _ => {
+                merge_alone(&mut table)?;
+                Stage::Unchanged
+            }
         };
         let memory = session_memory.split(table.memory_bytes());
         self.memory = Some(session_memory.split(u64::MAX));

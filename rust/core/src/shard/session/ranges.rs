@@ -21,6 +21,7 @@ use crate::shard::session_environment::SessionEnvironment;
 use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
+use fastchangelog_columns::session_windows::merge_alone;
 use fastchangelog_columns::spilled_groups::{SLOTS, SavedGroups, SpilledGroups};
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
@@ -158,7 +159,10 @@ impl Ranges {
         self.counters.count_since("unspill_micros", start);
         self.counters.count("ranges", 1);
         self.counters.count("keys_updated", table.len() as u64);
-        let Some(combiner) = self.combiner.clone() else { return Ok(true) };
+        let Some(combiner) = self.combiner.clone() else {
+            merge_alone(table)?;
+            return Ok(true);
+        };
         if let Some((changes, parent)) = combiner.removals(self.event_time.as_mut())? {
             self.submit(&combiner, changes, parent)?;
         }
