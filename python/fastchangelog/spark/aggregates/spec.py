@@ -39,12 +39,13 @@ def spec_json(
     aggregates: list[AggregateSpec],
     *,
     windows: Mapping[str, int] | None = None,
+    session_windows: bool = False,
     output_mode: OutputMode = "update",
 ) -> str:
     """The spec as text: stable for equal arguments, so that texts can be compared.
 
     With `windows` (`size`, `slide`, `start` in microseconds) the first key column is a time: in the input that of a
-    row, in the output the end of a window.
+    row, in the output the end of a window. With `session_windows` the last two key columns are start and end of one.
     """
     return json.dumps(
         {
@@ -54,6 +55,7 @@ def spec_json(
             "output": _schema_text(output),
             "aggs": _calls(aggregates),
             **({} if windows is None else {"windows": dict(windows)}),
+            **({"session_windows": True} if session_windows else {}),
             "output_mode": output_mode,
         },
         separators=(",", ":"),

@@ -48,6 +48,8 @@ _OURS = "handle"
 _COLUMNS = {"value": "value", "list": "list_value", "map": "user_map_value"}
 #: The families with timers by key, for each time mode.
 _TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventTimers_keyToTimestamp"}
+#: The names of aggregations begin with these.
+_SAVE, _SESSION_SAVE = "stateStoreSave", "sessionWindowStateStoreSave"
 #: The only family of a store without families, in its schema.
 _ONLY = "default"
 
@@ -78,6 +80,11 @@ class Operator:
     def is_ours(self) -> bool:
         """True if its variables are those of this package's operators; a user's may have that name too."""
         return [variable.name for variable in self.variables] == [_OURS]
+
+    @property
+    def has_session_windows(self) -> bool:
+        """True for an aggregation by session windows."""
+        return self.name.startswith(_SESSION_SAVE)
 
     @property
     def has_timers(self) -> bool:
@@ -217,9 +224,11 @@ class Checkpoint:
         """The state of an aggregation: structs `key` and `value`."""
         family = self._family(operator, _ONLY)
         if family is None:
-            return StoredRows.of_frame(self._load(operator.number))
-        key, value = family
-        return StoredRows(key, {"value": value}, self._core_rows(operator, _ONLY, key, value))
+            found = StoredRows.of_frame(self._load(operator.number))
+        else:
+            key, value = family
+            found = StoredRows(key, {"value": value}, self._core_rows(operator, _ONLY, key, value))
+        return found.by_values() if operator.has_session_windows else found
 
     def variable(self, operator: Operator, variable: Variable) -> StoredRows:
         """The state of a variable, as the source gives it: maps by entry, lists as arrays."""
@@ -273,6 +282,9 @@ class Checkpoint:
         assert isinstance(self._files, CoreFiles)
         state = CoreState(self._files, operator.number, self.batch, operator.partitions)
         encoder = self._families[operator.number][name].key_encoder
+        if operator.has_session_windows and not encoder:  # searched by all but the start
+            spec = {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": len(key) - 1}
+            encoder = json.dumps(spec)
         return CoreRows(state, None if operator.kind == "aggregate" else name, encoder, key, value, is_list)
 
     def _load(self, operator: int, **options: str) -> DataFrame:
@@ -298,7 +310,7 @@ class Checkpoint:
 
 def _operator(row: StatefulOperator) -> Operator:
     number, name = row.number, row.name
-    if name.startswith("stateStoreSave"):
+    if name.startswith((_SAVE, _SESSION_SAVE)):
         return Operator(number, name, "aggregate", partitions=row.partitions)
     if not name.startswith("transformWithState"):
         return Operator(number, name, "other", partitions=row.partitions)

@@ -75,7 +75,7 @@ def _operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
             )
         said["timers"] = checkpoint.timers(operator).count() if operator.has_timers else 0
     else:
-        reasons = ["only states of groupBy().agg(), without session windows, and of transformWithState can be imported"]
+        reasons = ["only states of groupBy().agg() and of transformWithState can be imported"]
     return {**said, "imported": not reasons, "reasons": reasons}
 
 
