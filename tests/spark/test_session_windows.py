@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped, read_state
-from support.spark.stream_harness import Ran, end_state_server, rows_of, run
+from fastchangelog.spark.settings import REQUIRED
+from support.spark.stream_harness import PROVIDER, Ran, end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -164,9 +165,7 @@ def test_complete_mode_is_sparks(feed: Any, tmp_path: pathlib.Path) -> None:
     assert len(found) == sum(map(len, runs))
 
 
-def test_random_session_windows_are_sparks(feed: Any, tmp_path: pathlib.Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+def test_random_session_windows_are_sparks(feed: Any, tmp_path: pathlib.Path, seed: int) -> None:
     rng = random.Random(seed)
     now, runs = 0, []
     for _ in range(3):
@@ -303,7 +302,7 @@ def test_a_batch_frame_gives_all_session_windows(spark: Any, tmp_path: pathlib.P
         assert rows_of(ours.collect()) == rows_of(frame.groupBy(*keys).agg(*counts(), *ordered()).collect())
 
 
-def test_what_spark_refuses_is_refused(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+def test_what_spark_refuses_is_refused(feed: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     stream, state = feed(SCHEMA, RUNS[0][0]).stream(), str(tmp_path / "state")
     late = stream.withWatermark("ts", "1 second")
     with pytest.raises(fc.UnsupportedError, match=r"'update'.*STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION"):
@@ -317,16 +316,17 @@ def test_what_spark_refuses_is_refused(feed: Any, spark: Any, tmp_path: pathlib.
     column = stream.withColumn("s", fixed()).withColumn("w", F.window("ts", "1 minute"))
     with pytest.raises(fc.UnsupportedError, match="a session window beside another"):
         grouped(column, "s", F.window("ts", "1 minute"), "k", state=state, output_mode="complete").count()
-    setting = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
-    spark.conf.set(setting, "true")
-    try:
-        with pytest.raises(fc.UnsupportedError, match="lets late rows count"):
-            grouped(late, fixed(), "k", state=state, output_mode="append").count()
-    finally:
-        spark.conf.unset(setting)
+    conf("spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition", "true")
+    with pytest.raises(fc.UnsupportedError, match="lets late rows count"):
+        grouped(late, fixed(), "k", state=state, output_mode="append").count()
 
 
-def test_open_session_windows_of_a_spark_query_go_on(feed: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("store", ["hdfs", "rocksdb", "rocksdb by Spark"])
+def test_open_session_windows_of_a_spark_query_go_on(
+    feed: Any, tmp_path: pathlib.Path, conf: Any, request: pytest.FixtureRequest, store: str
+) -> None:
+    if store.endswith(" by Spark"):
+        request.getfixturevalue("only_spark_reads")
     first, later = RUNS[0], [[row("a", 33, 9), row("b", 50, 10)], [row("b", 90, 11)]]
     keys = ["k", F.session_window("ts", F.col("gap"))]
 
@@ -341,8 +341,11 @@ def test_open_session_windows_of_a_spark_query_go_on(feed: Any, tmp_path: pathli
         old = fc.spark.import_state(tmp_path / "moved-checkpoint")
         return windows.agg(*counts(), *ordered(), initial_state=old)
 
+    own = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    conf(PROVIDER, own if store == "hdfs" else REQUIRED[PROVIDER])
     before = history(feed, tmp_path, "moved", "append", sparks, [first])
     stayed = rows_by_batch(history(feed, tmp_path, "stayed", "append", sparks, [first, later]))
+    conf(PROVIDER, REQUIRED[PROVIDER])
     newest = max(progress.batchId for progress in before[-1].progress)
     expected = [rows for number, rows in sorted(stayed.items()) if number > newest]
     moved = rows_by_batch(history(feed, tmp_path, "ours", "append", ours, [later]))

@@ -148,6 +148,15 @@ impl<'a> WindowMerge<'a> {
         self.table.hash(self.first(i))
     }
 
+    /// The groups of all keys from key `i` on.
+    pub fn groups_from(&self, i: usize) -> Result<GroupTable> {
+        let (mut groups, mut scratch) = (GroupTable::new(Arc::clone(self.table.plan())), Vec::new());
+        for group in &self.order[self.keys.get(i).map_or(self.order.len(), |keys| keys.start)..] {
+            groups.load(self.table.key(*group as usize), self.table.row(*group as usize, &mut scratch))?;
+        }
+        Ok(groups)
+    }
+
     fn first(&self, i: usize) -> usize {
         self.order[self.keys[i].start] as usize
     }

@@ -26,6 +26,8 @@ use std::sync::Arc;
 const CHUNK: usize = 8_192;
 /// Bytes beside a group while it is finished: its key's reference, its base row's place, its record in the change set.
 const BESIDE_A_GROUP: u64 = 64;
+/// The same beside a session window, with its place in the order, its span and the records of the index.
+const BESIDE_A_WINDOW: u64 = 160;
 
 /// Distinct keys with one accumulator row each, in flat memory.
 ///
@@ -124,7 +126,8 @@ impl GroupTable {
         growth.of_index(len, more, self.index.capacity(), self.index.allocation_size(), size_of::<IndexEntry>());
         self.rows.grow(&mut growth, incoming);
         let used = self.used_bytes() + incoming.key_bytes + incoming.row_bytes;
-        let beside = 2 * used as u64 + BESIDE_A_GROUP * (len + more) as u64;
+        let (copies, beside) = if self.plan.session_windows() { (3, BESIDE_A_WINDOW) } else { (2, BESIDE_A_GROUP) };
+        let beside = copies * used as u64 + beside * (len + more) as u64;
         MemoryNeed { merging: growth.peak(), finishing: growth.after() + beside }
     }
 

@@ -70,7 +70,8 @@ impl Combiner {
         counters: &mut SessionCounters,
     ) -> Result<(TableChanges, Parent)> {
         if table.plan().session_windows() {
-            return self.merge_windows(table, event_time, counters);
+            let (changes, parent, _) = self.merge_windows(table, event_time, u64::MAX, counters)?;
+            return Ok((changes, parent));
         }
         let context = self.context();
         let groups = self.0.shard.placement().max_parallelism;

@@ -34,6 +34,11 @@ const RANGE_SHARE: u64 = 4;
 /// Most bytes that a range may need.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// Bytes that a range of a session may need.
+pub(super) fn range_bytes(session_memory: &SessionMemory) -> u64 {
+    (session_memory.limit() / RANGE_SHARE).min(MOST_BYTES)
+}
+
 /// Totals of all ranges.
 pub(super) struct RangesOutcome {
     pub(super) parts: SetParts,
@@ -54,6 +59,8 @@ pub(super) struct Ranges {
     session_memory: SessionMemory,
     /// The first slot that no range has had yet.
     next: u32,
+    /// Groups of the last range that are not merged yet: their session windows in the base take much memory.
+    rest: Option<GroupTable>,
     parts: SetParts,
     parent: Option<Parent>,
     keys: i64,
@@ -85,6 +92,7 @@ impl Ranges {
             spilled,
             session_memory,
             next: 0,
+            rest: None,
             parts: SetParts::default(),
             parent: None,
             keys: 0,
@@ -151,14 +159,17 @@ impl Ranges {
     fn try_make(&mut self, table: &mut GroupTable) -> Result<bool> {
         self.session_environment.failpoints.hit("session.range")?;
         let start = Instant::now();
-        if !self.load(table)? {
+        if let Some(rest) = self.rest.take() {
+            *table = rest;
+        } else if self.load(table)? {
+            self.counters.count_since("unspill_micros", start);
+            self.counters.count("keys_updated", table.len() as u64);
+        } else {
             table.release();
             self.session_memory.hold(self.spilled.memory_bytes());
             return Ok(false);
         }
-        self.counters.count_since("unspill_micros", start);
         self.counters.count("ranges", 1);
-        self.counters.count("keys_updated", table.len() as u64);
         let Some(combiner) = self.combiner.clone() else {
             merge_alone(table)?;
             return Ok(true);
@@ -166,7 +177,17 @@ impl Ranges {
         if let Some((changes, parent)) = combiner.removals(self.event_time.as_mut())? {
             self.submit(&combiner, changes, parent)?;
         }
-        let (changes, parent) = combiner.combine(table, self.event_time.as_mut(), &mut self.counters)?;
+        let (changes, parent) = if self.plan.session_windows() {
+            let most = range_bytes(&self.session_memory);
+            let (event_time, counters) = (self.event_time.as_mut(), &mut self.counters);
+            let (changes, parent, rest) = combiner.merge_windows(table, event_time, most, counters)?;
+            let held = table.memory_bytes() + rest.as_ref().map_or(0, GroupTable::memory_bytes);
+            self.session_memory.hold(self.spilled.memory_bytes() + held + changes.set.memory_bytes());
+            self.rest = rest;
+            (changes, parent)
+        } else {
+            combiner.combine(table, self.event_time.as_mut(), &mut self.counters)?
+        };
         self.submit(&combiner, changes, parent)?;
         Ok(true)
     }
@@ -208,7 +229,7 @@ impl Ranges {
     /// Brings some slots, which may be without groups.
     fn load_some(&mut self, table: &mut GroupTable) -> Result<()> {
         let index = self.spilled.memory_bytes();
-        let limit = (self.session_memory.limit() / RANGE_SHARE).min(MOST_BYTES);
+        let limit = range_bytes(&self.session_memory);
         self.session_memory.hold(index + limit);
         table.clear();
         if table.need(IncomingGroups::NONE).most() > limit / 2 {

@@ -27,36 +27,48 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Keys that are merged between two looks at the memory.
+const STEP: usize = 512;
+
 /// The key of an entry of [`WINDOW_ENDS`].
 fn index_key(due: i64, key: &[u8]) -> Vec<u8> {
     [&time_prefix(due), key].concat()
 }
 
 impl Combiner {
-    /// As [`Combiner::combine`], for session windows.
+    /// As [`Combiner::combine`], for session windows: for the first keys of `table`, until windows and changes have
+    /// `most` bytes. Also gives the groups of the other keys.
     pub(super) fn merge_windows(
         &self,
         table: &mut GroupTable,
         mut event_time: Option<&mut EventTime>,
+        most: u64,
         counters: &mut SessionCounters,
-    ) -> Result<(TableChanges, Parent)> {
+    ) -> Result<(TableChanges, Parent, Option<GroupTable>)> {
         let start = Instant::now();
         let groups = self.0.shard.placement().max_parallelism;
         let closed = event_time.as_deref().and_then(EventTime::closed);
         let merge = WindowMerge::of(table);
         let mut merged = GroupTable::new(Arc::clone(table.plan()));
         let mut changes = WindowChanges { groups, closed, next_due: i64::MAX, ..WindowChanges::default() };
-        let (misses, parent) = self.0.read(|live| {
-            let (lists, misses) = StoredLists::read(&merge, groups, &live.keyed)?;
-            for i in 0..merge.len() {
-                let (stored, before) = (lists.get(i), merged.len());
-                merge.merge(i, stored.map(WindowList::parse).transpose()?, &mut merged)?;
-                changes.add((merge.key(i), merge.hash(i)), stored, &merged, before..merged.len())?;
+        let (mut done, mut misses) = (0, 0);
+        let parent = self.0.read(|live| {
+            while done < merge.len() && (done == 0 || merged.memory_bytes() + changes.set.memory_bytes() <= most) {
+                let keys = done..merge.len().min(done + STEP);
+                let lists = StoredLists::read(&merge, keys.clone(), groups, &live.keyed)?;
+                misses += lists.misses;
+                for i in keys {
+                    let (stored, before) = (lists.get(i), merged.len());
+                    merge.merge(i, stored.map(WindowList::parse).transpose()?, &mut merged)?;
+                    changes.add((merge.key(i), merge.hash(i)), stored, &merged, before..merged.len())?;
+                }
+                done = merge.len().min(done + STEP);
             }
-            Ok((misses, Parent::of(live)))
+            Ok(Parent::of(live))
         })?;
         counters.count("hot_misses", misses);
-        counters.count("hot_hits", merge.len() as u64 - misses);
+        counters.count("hot_hits", done as u64 - misses);
+        let rest = (done < merge.len()).then(|| merge.groups_from(done)).transpose()?;
         if let Some(event_time) = event_time.as_deref_mut() {
             event_time.is_open_until(changes.next_due);
         }
@@ -69,23 +81,47 @@ impl Combiner {
         counters.count_since("combine_micros", start);
         self.context().metrics.combine_micros.add_elapsed(start);
         let WindowChanges { set, keys, bytes, .. } = changes;
-        Ok((TableChanges { set, keys, bytes }, parent))
+        Ok((TableChanges { set, keys, bytes }, parent, rest))
+    }
+
+    /// True if the base has more than `most` bytes of session windows for the keys of `table`.
+    pub(super) fn has_long_lists(&self, table: &GroupTable, most: u64) -> Result<bool> {
+        if !table.plan().session_windows() {
+            return Ok(false);
+        }
+        let groups = self.0.shard.placement().max_parallelism;
+        self.0.read(|live| {
+            if live.state_bytes <= most {
+                return Ok(false);
+            }
+            let (merge, mut bytes) = (WindowMerge::of(table), 0);
+            live.keyed.get_many(AGGREGATE, &key_refs(&merge, 0..merge.len(), groups), &mut |_, list| {
+                bytes += list.map_or(0, |list| list.len() as u64);
+                if bytes > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            Ok(bytes > most)
+        })
     }
 }
 
-/// The lists that the base has of the keys of a table.
+fn key_refs<'a>(merge: &WindowMerge<'a>, keys: Range<usize>, groups: u16) -> Vec<KeyRef<'a>> {
+    let key = |i| KeyRef { hash: merge.hash(i), key_group: key_group_of(merge.hash(i), groups), key: merge.key(i) };
+    keys.map(key).collect()
+}
+
+/// The lists that the base has of some keys of a table.
 struct StoredLists {
+    first: usize,
     bytes: Vec<u8>,
     spans: Vec<Option<Range<usize>>>,
+    /// Keys that the hot tier could not answer for.
+    misses: u64,
 }
 
 impl StoredLists {
-    /// Reads them; and the number of keys that the hot tier could not answer for.
-    fn read(merge: &WindowMerge<'_>, groups: u16, keyed: &KeyedState) -> Result<(Self, u64)> {
-        let mut lists = Self { bytes: Vec::new(), spans: vec![None; merge.len()] };
-        let key = |i| KeyRef { hash: merge.hash(i), key_group: key_group_of(merge.hash(i), groups), key: merge.key(i) };
-        let keys: Vec<KeyRef<'_>> = (0..merge.len()).map(key).collect();
-        let misses = keyed.get_many(AGGREGATE, &keys, &mut |i, list| {
+    fn read(merge: &WindowMerge<'_>, keys: Range<usize>, groups: u16, keyed: &KeyedState) -> Result<Self> {
+        let mut lists = Self { first: keys.start, bytes: Vec::new(), spans: vec![None; keys.len()], misses: 0 };
+        lists.misses = keyed.get_many(AGGREGATE, &key_refs(merge, keys, groups), &mut |i, list| {
             if let Some(list) = list {
                 let start = lists.bytes.len();
                 lists.bytes.extend_from_slice(list);
@@ -93,11 +129,12 @@ impl StoredLists {
             }
             ControlFlow::Continue(())
         })?;
-        Ok((lists, misses))
+        Ok(lists)
     }
 
+    /// The list of key `i` of the table.
     fn get(&self, i: usize) -> Option<&[u8]> {
-        self.spans[i].clone().map(|span| &self.bytes[span])
+        self.spans[i - self.first].clone().map(|span| &self.bytes[span])
     }
 }
 

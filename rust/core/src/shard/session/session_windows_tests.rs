@@ -326,3 +326,41 @@ fn a_window_that_grows_leaves_the_index_alone() {
     assert!(found.is_empty() && moved.next_close == Some(51));
     assert_eq!(moved.metrics["base_groups"], 1);
 }
+
+#[test]
+fn many_windows_that_close_leave_in_ranges() {
+    let mut world = World::new(&[("session_memory", "1MiB")]);
+    let shard = world.shard(None);
+    let marks = |late, closed, first| Watermarks { late, closed, first };
+    let key = |i: i64| format!("a key of some length {i}");
+    let rows: Vec<Row> = (0..20_000).map(|i| Row { key: key(i), ..row(i + 1, i + 10, "text") }).collect();
+    let (filled, found) = run(&shard, ORDERED, None, &rows, marks(0, 0, None)).unwrap();
+    assert!(found.is_empty());
+    let (closed, found) =
+        run(&shard, ORDERED, filled.handle.as_ref(), &[], marks(0, 30_000, filled.next_close)).unwrap();
+    assert_eq!((found.len(), closed.handle.unwrap().state_bytes), (20_000, 0));
+    assert!(closed.metrics["ranges"] > 4 && closed.metrics["spills"] > 1, "{:?}", closed.metrics);
+}
+
+#[test]
+fn keys_with_many_windows_are_merged_some_at_a_time() {
+    let mut world = World::new(&[("session_memory", "1MiB")]);
+    let shard = world.shard(None);
+    let marks = |late, closed| Watermarks { late, closed, first: None };
+    let key = |i: i64| format!("key {i}");
+    let (mut model, mut base) = (Model::new(), None);
+    for part in 0..6_i64 {
+        let windows = (1_000 * part..1_000 * part + 20).flat_map(|at| (0..2_000).map(move |i| (10 * at, i)));
+        let rows: Vec<Row> = windows.map(|(at, i)| Row { key: key(i), ..row(at + 1, at + 5, "text") }).collect();
+        apply(&rows, &mut model, marks(0, 0), OutputMode::Append, true);
+        base = run(&shard, ORDERED, base.as_ref(), &rows, marks(0, 0)).unwrap().0.handle;
+    }
+    // Few rows, of keys that have much.
+    let rows: Vec<Row> = (0..2_000).map(|i| Row { key: key(i), ..row(5, 11, "new") }).collect();
+    let (expected, _) = apply(&rows, &mut model, marks(0, 15), OutputMode::Append, true);
+    let (committed, found) = run(&shard, ORDERED, base.as_ref(), &rows, marks(0, 15)).unwrap();
+    assert!(found == expected && found.len() == 2_000);
+    let windows: usize = model.values().map(Vec::len).sum();
+    assert_eq!(committed.handle.unwrap().state_keys, windows as u64);
+    assert!(committed.metrics["ranges"] > 10, "{:?}", committed.metrics);
+}
