@@ -126,9 +126,10 @@ def test_other_shapes_are_refused(df: Any, root: str, bad: Any) -> None:
         grouped(df, "k", state=root).agg(F.count("*"), initial_state=df)
 
 
-def test_session_windows_as_keys_are_refused(df: Any, root: str) -> None:
-    with pytest.raises(fc.InvalidArgumentError, match="session_window"):
-        grouped(df, F.session_window("ts", "5 minutes"), state=root)
+def test_session_windows_as_keys_of_processors_are_refused(df: Any, root: str) -> None:
+    windows = grouped(df, F.session_window("ts", "5 minutes"), state=root)
+    with pytest.raises(fc.InvalidArgumentError, match=r"session_window.* makes windows, which a processor"):
+        windows.transformWithStateInArrow(fc.Processor(), "k string")
 
 
 def test_collated_strings_are_refused(spark: Any, root: str) -> None:

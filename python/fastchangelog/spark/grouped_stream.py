@@ -62,14 +62,15 @@ def grouped(
     changed in a batch. Another mode fails the query before a row is written; aggregating the result of update mode once
     more counts keys as often as they change.
 
-    Keys may be windows, `F.window("ts", "10 minutes")`, a column of windows, or the event time itself. If the time has
+    Keys may be windows, `F.window("ts", "10 minutes")`, `F.session_window("ts", "5 minutes")` beside another key in the
+    modes `append` and `complete`, a column of windows, or the event time itself. If the time has
     a watermark, late rows are dropped and closed groups leave the state, as in Spark.
 
     On a batch DataFrame it gives what one big micro-batch would give, and keeps nothing.
 
     Args:
         df: A DataFrame, streaming or not.
-        *keys: Column names or Columns, of any type that Spark can group by. Session windows are not supported yet.
+        *keys: Column names or Columns, of any type that Spark can group by.
         state: A folder that any number of queries may share, such as `"s3://bucket/state"` or `"/data/state"`; by
             default the Spark conf `spark.fastchangelog.state`.
         name: Tells two stateful operators of one query apart.

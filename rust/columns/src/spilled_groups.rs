@@ -17,7 +17,6 @@ use super::group_chunks::{GroupWriter, read_groups};
 use super::memory_estimate::IncomingGroups;
 use super::spill_file::SpillFile;
 use super::table::GroupTable;
-use crate::codec::hash_key;
 use fastchangelog_format::Result;
 use std::ops::Range;
 use std::path::Path;
@@ -174,7 +173,7 @@ impl SpilledGroups {
             let fits = read_groups(&self.file, run.bytes_of(slots), &mut |rows| {
                 let mut step = Vec::with_capacity(STEP);
                 for chunk in rows.chunks(STEP) {
-                    let hashed = chunk.iter().map(|(key, row)| (hash_key(key), *key, *row));
+                    let hashed = chunk.iter().map(|(key, row)| (table.plan().place_hash(key), *key, *row));
                     step.clear();
                     step.extend(hashed.filter(|(hash, ..)| slots.contains(&slot(*hash))));
                     table.merge_step(&step)?;

@@ -10,7 +10,6 @@
 //! 3. what is held is bounded (see [`Splitter::new`]).
 
 use super::aggregate::{AggPlan, AggSpec};
-use super::codec::hash_key;
 use super::order::{ORDERED_FROM, PARTS, part_of, sorted};
 use super::payload::PayloadBuilder;
 use super::table::GroupTable;
@@ -68,7 +67,7 @@ pub struct Splitter {
     target: Target,
     hold: usize,
     effort: Effort,
-    /// Input rows held, by shard; where rows go to several groups, all of them at the first shard.
+    /// Input rows held, by shard; see [`Splitter::sums_rows`].
     input_rows: Vec<u64>,
 }
 
@@ -138,7 +137,7 @@ impl Splitter {
             let rows = if windows.is_some() { chunk[0].len() } else { arrived };
             let keys = self.plan.payload_keys(&chunk, rows)?;
             let hashes = keys.hashes();
-            if self.is_summed() {
+            if self.sums_rows() {
                 self.input_rows[0] += arrived as u64;
             } else {
                 for hash in &hashes {
@@ -161,21 +160,20 @@ impl Splitter {
         Ok(emitted)
     }
 
-    /// True if the shard of a row is not known when it arrives.
-    fn is_summed(&self) -> bool {
-        self.windows.is_some_and(WindowRows::overlap) || self.plan.has_row_times()
-    }
-
     /// Returns the remaining payloads. Shards without rows get none.
     pub fn finish(&mut self) -> Result<Emitted> {
         self.flush()
     }
 
+    /// True if the hash of a row's key does not say where its groups go: input rows are counted at the first shard.
+    fn sums_rows(&self) -> bool {
+        self.plan.session_windows() || self.plan.has_row_times() || self.windows.is_some_and(WindowRows::overlap)
+    }
+
     fn flush(&mut self) -> Result<Emitted> {
-        let mut emitted = Vec::new();
-        let is_summed = self.is_summed();
+        let (mut emitted, summed) = (Vec::new(), self.sums_rows());
         let Self { plan, table, windows, target, hold, input_rows, .. } = self;
-        let mut emit = |groups: &GroupTable| target.emit(plan, groups, is_summed, input_rows, &mut emitted);
+        let mut emit = |groups: &GroupTable| target.emit(plan, groups, summed, input_rows, &mut emitted);
         match windows {
             Some(WindowRows::Panes(windows)) => {
                 let mut joined = GroupTable::new(Arc::clone(plan));
@@ -203,7 +201,7 @@ impl Target {
         input_rows: &mut [u64],
         emitted: &mut Emitted,
     ) -> Result<()> {
-        let (order, ends) = self.by_shard(plan, table);
+        let (order, ends) = self.by_shard(table);
         let mut start = 0;
         for (shard, end) in (0u32..).zip(ends) {
             let groups = &order[start..end];
@@ -217,11 +215,10 @@ impl Target {
     }
 
     /// Groups sorted by shard, and within a shard by part; and the end of each shard's.
-    fn by_shard(self, plan: &AggPlan, table: &GroupTable) -> (Vec<u32>, Vec<usize>) {
+    fn by_shard(self, table: &GroupTable) -> (Vec<u32>, Vec<usize>) {
         let parts = if table.len() < ORDERED_FROM { 1 } else { PARTS };
-        let times = plan.has_row_times();
         let (order, ends) = sorted(table.len(), self.shards as usize * parts, |group| {
-            let hash = if times { hash_key(plan.group_key(table.key(group))) } else { table.hash(group) };
+            let hash = table.place_hash(group);
             self.shard(hash) as usize * parts + part_of(hash) % parts
         });
         (order, ends.into_iter().skip(parts - 1).step_by(parts).collect())

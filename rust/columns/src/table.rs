@@ -5,10 +5,11 @@
 //!
 //! Invariants:
 //! 1. groups are numbered from 0; a number never changes;
-//! 2. after [`GroupTable::merge_payload`] alone, keys are distinct.
+//! 2. after [`GroupTable::merge_payload`] alone, keys are distinct, but for session windows: each row of a payload is a group of
+//!    its own, to be merged by [`super::session_windows`].
 
 use super::aggregate::AggPlan;
-use super::codec::{EncodedKeys, hash_key};
+use super::codec::EncodedKeys;
 use super::memory_estimate::{GrowthEstimate, IncomingGroups, MemoryNeed};
 use super::payload::{Payload, PayloadBuilder};
 use super::rows::Rows;
@@ -25,6 +26,8 @@ use std::sync::Arc;
 const CHUNK: usize = 8_192;
 /// Bytes beside a group while it is finished: its key's reference, its base row's place, its record in the change set.
 const BESIDE_A_GROUP: u64 = 64;
+/// The same beside a session window, with its place in the order, its span and the records of the index.
+const BESIDE_A_WINDOW: u64 = 160;
 
 /// Distinct keys with one accumulator row each, in flat memory.
 ///
@@ -123,7 +126,8 @@ impl GroupTable {
         growth.of_index(len, more, self.index.capacity(), self.index.allocation_size(), size_of::<IndexEntry>());
         self.rows.grow(&mut growth, incoming);
         let used = self.used_bytes() + incoming.key_bytes + incoming.row_bytes;
-        let beside = 2 * used as u64 + BESIDE_A_GROUP * (len + more) as u64;
+        let (copies, beside) = if self.plan.session_windows() { (3, BESIDE_A_WINDOW) } else { (2, BESIDE_A_GROUP) };
+        let beside = copies * used as u64 + beside * (len + more) as u64;
         MemoryNeed { merging: growth.peak(), finishing: growth.after() + beside }
     }
 
@@ -132,7 +136,7 @@ impl GroupTable {
         *self = Self::new(Arc::clone(&self.plan));
     }
 
-    /// The hash of group `i`'s key.
+    /// The hash of group `i`'s key; in a map task that of all of it, else the one that says where the group belongs.
     #[inline]
     pub fn hash(&self, i: usize) -> u64 {
         self.hashes[i]
@@ -196,7 +200,7 @@ impl GroupTable {
     /// Joins some of the partial rows of a payload, as [`GroupTable::merge_payload`] does with all of them.
     pub fn merge_rows(&mut self, payload: &Payload, range: Range<usize>) -> Result<()> {
         self.check_room(range.len())?;
-        let hashes: Vec<u64> = range.clone().map(|i| hash_key(payload.key(i))).collect();
+        let hashes: Vec<u64> = range.clone().map(|i| self.plan.place_hash(payload.key(i))).collect();
         self.reserve(payload.incoming(&range));
         let plan = Arc::clone(&self.plan);
         let mut vars = Vec::new();
@@ -210,7 +214,7 @@ impl GroupTable {
     pub(super) fn join_row(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
         self.check_room(1)?;
         let plan = Arc::clone(&self.plan);
-        self.merge_row(&plan, hash_key(key), key, row, &mut Vec::new())
+        self.merge_row(&plan, plan.place_hash(key), key, row, &mut Vec::new())
     }
 
     /// Joins the partial rows of a step of spilled rows; those of one key in their order.
@@ -234,7 +238,8 @@ impl GroupTable {
         vars: &mut Vec<&'a [u8]>,
     ) -> Result<()> {
         let fixed = plan.shape().parse(row, vars)?;
-        let (group, new) = self.find_or_add(hash, key);
+        let (group, new) =
+            if plan.session_windows() { (self.add(hash, key), true) } else { self.find_or_add(hash, key) };
         if new {
             self.rows.push(fixed, vars);
             return Ok(());
@@ -261,7 +266,7 @@ impl GroupTable {
         self.check_room(1)?;
         let mut vars = Vec::new();
         let fixed = row.map(|row| self.plan.shape().parse(row, &mut vars)).transpose()?;
-        self.add(hash_key(key), key);
+        self.add(self.plan.place_hash(key), key);
         match fixed {
             Some(fixed) => self.rows.push(fixed, &vars),
             None => self.rows.grow_to(self.len()),
@@ -297,6 +302,15 @@ impl GroupTable {
             && vars.iter().enumerate().all(|(slot, value)| self.rows.vars.get(i, slot) == *value)
     }
 
+    /// The hash that says where group `i` belongs.
+    pub(super) fn place_hash(&self, i: usize) -> u64 {
+        if self.plan.session_windows() || self.plan.has_row_times() {
+            self.plan.place_hash(self.key(i))
+        } else {
+            self.hash(i)
+        }
+    }
+
     /// A table of the groups for whose number `wanted` says yes.
     pub fn only(&self, wanted: impl Fn(usize) -> bool) -> Result<Self> {
         let (mut only, mut scratch) = (Self::new(Arc::clone(&self.plan)), Vec::new());
@@ -311,9 +325,17 @@ impl GroupTable {
         self.check_room(1)?;
         let mut vars = Vec::new();
         let fixed = self.plan.shape().parse(row, &mut vars)?;
-        self.add(hash_key(key), key);
+        self.add(self.plan.place_hash(key), key);
         self.rows.push(fixed, &vars);
         Ok(())
+    }
+
+    /// Joins a row into the last group.
+    pub(super) fn join_last(&mut self, row: &[u8]) -> Result<()> {
+        let mut vars = Vec::new();
+        let fixed = self.plan.shape().parse(row, &mut vars)?;
+        let last = self.len().checked_sub(1).ok_or_else(|| Error::internal("a row for the last of no groups"))?;
+        self.plan.merge(&mut self.rows, last, Other { fixed, vars: &vars, earlier: false })
     }
 
     /// The results of groups `range`, with the plan's output schema. A string that is not UTF-8 is an
@@ -411,7 +433,9 @@ impl GroupTable {
     /// Reserves memory for the incoming groups.
     pub(super) fn reserve(&mut self, incoming: IncomingGroups) {
         let IncomingGroups { groups, key_bytes, row_bytes } = incoming;
-        self.index.reserve(groups, |place| self.hashes[place.group as usize]);
+        if !self.plan.session_windows() {
+            self.index.reserve(groups, |place| self.hashes[place.group as usize]);
+        }
         self.hashes.reserve(groups);
         self.key_ends.reserve(groups);
         self.keys.reserve(key_bytes);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::aggregate::{AggCall, AggSpec, schema_of};
+use crate::codec::hash_key;
 use crate::split::Splitter;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Int32Type, Int64Type};

@@ -64,6 +64,8 @@ impl StateRows {
         }
         let FamilyRows { family, key, value, encoder, is_list } = &self.rows;
         let has_version = reader.provider() == Provider::RocksDb;
+        // The HDFS-backed provider keeps keys as rows, however they may be searched.
+        let encoder = if has_version { encoder } else { &KeyEncoder::Plain };
         let mut keys = KeyColumns::new(key, encoder, has_version)?;
         let mut values = RowColumns::new(value)?;
         let mut places: Vec<i64> = Vec::new();

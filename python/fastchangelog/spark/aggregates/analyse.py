@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Analysed", "Projection", "Result", "analyse"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
+_MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
 #: Functions that Spark keeps as another one.
 _IN_SPARK = {"bool_and": "min", "bool_or": "max"}
@@ -77,8 +78,8 @@ class Analysed:
 
     @property
     def closes_groups(self) -> bool:
-        """True if groups are late or closed by the watermark."""
-        return self.keys.is_event_time and self.output_mode != "complete"
+        """True if groups are late or closed by the watermark. In complete mode rows of session windows may be late."""
+        return self.keys.is_event_time and (self.output_mode != "complete" or self.keys.session is not None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +121,8 @@ def analyse(
             "(Spark: STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): group by a window of a column that withWatermark() "
             "was called with, or use output_mode='update'"
         )
+    if df.isStreaming and keys.session is not None:
+        _check_session_windows(df, output_mode)
     filters = [b.where for b in bound if b.where is not None]
     parts = [*(a for b in bound for a in b.args), *filters]
     schema = df.select(*[c.alias(f"c{i}") for i, c in enumerate(parts)]).schema
@@ -194,6 +197,7 @@ def analyse(
         wire.arrow_schema(wire_result),
         aggregates,
         windows=windows,
+        session_windows=keys.session is not None,
         output_mode=output_mode,
         lifetime=lifetime,
     )
@@ -209,6 +213,19 @@ def analyse(
         tuple(described),
         output_mode,
     )
+
+
+def _check_session_windows(df: DataFrame, output_mode: OutputMode) -> None:
+    """Refuses what Spark refuses, and a setting with which late rows would count."""
+    if output_mode == "update":
+        raise UnsupportedError(
+            "output_mode='update' is not supported for session windows (Spark: "
+            "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): use output_mode='append', with a watermark, or 'complete'"
+        )
+    if str(df.sparkSession.conf.get(_MERGES_EARLY, "false")).lower() == "true":
+        raise UnsupportedError(
+            f"{_MERGES_EARLY}=true lets late rows count beside others, which is not supported; set it to false"
+        )
 
 
 class Projection:

@@ -1,12 +1,15 @@
 """The keys of an aggregation: as users write them, as the state keeps them, as the result shows them.
 
-Owns: windows among the keys, the key that carries the event time, its place in front of the others, the refusals.
+Owns: windows among the keys, the key that carries the event time, its place among the others, the refusals.
 Does not own: which windows a time belongs to (the Rust core), when they close (`event_time`), arguments of aggregates
 (`analyse`).
 
 A window is kept as its end, in front of all other keys: so the closed windows of a state are one range of its keys. The
 result shows it as Spark does, with its start. Of a column of windows, or of windows inside an expression, Spark itself
 makes the windows of each row; then the start is kept as a key, too.
+
+Spark makes the session window of each row, in the session's time zone, and leaves out rows without one. Its start and
+its end are kept behind all other keys: the core merges those that touch.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ __all__ = ["Keys", "Part", "Windows", "check_key", "given_keys", "keys_of", "mak
 
 #: Spark's functions that make windows, and its marks of a column of windows.
 _WINDOW, _SESSION = "window", "session_window"
-_MARKS = ("spark.timeWindow", "spark.sessionWindow")
-#: The fields of a window, in the order in which the state keeps them.
-_FIELDS = ("end", "start")
+_SESSION_MARK = "spark.sessionWindow"
+_MARKS = ("spark.timeWindow", _SESSION_MARK)
+#: The fields of a window, and of a session window, in the order in which the state keeps them.
+_FIELDS, _SESSION_FIELDS = ("end", "start"), ("start", "end")
 _T = TypeVar("_T")
 
 
@@ -69,7 +73,9 @@ class Keys:
     #: The key whose windows rows have to be put into, and these windows.
     computed: int | None
     windows: Windows | None
-    #: The first key is the event time, by which Spark drops late rows and closes groups.
+    #: The key that is a session window, kept behind the others.
+    session: int | None
+    #: The first key, or the session window, is the event time, by which Spark drops late rows and closes groups.
     is_event_time: bool
 
     def stored(self, columns: Sequence[Column]) -> list[Part]:
@@ -88,9 +94,9 @@ class Keys:
         for i, field in enumerate(self.fields):
             names: Sequence[str | None] = [None]
             if _is_window(field):  # the start of a computed one follows from its end
-                names = _FIELDS[:1] if i == self.computed else _FIELDS
+                names = _FIELDS[:1] if i == self.computed else _fields_of(field)
             made.append([(i, name) for name in names])
-        return _in_order(made, self.first)
+        return _in_order(made, self.first, self.session)
 
     def results(self, stored: Sequence[Column]) -> list[Column]:
         """The keys, from what the state keeps of them."""
@@ -105,6 +111,8 @@ class Keys:
                 return wire.result_column(own[0], field)
             return wire.from_wire(own[0], field.dataType).alias(field.name, metadata=field.metadata)
         assert isinstance(field.dataType, T.StructType)
+        if key == self.session:
+            return F.struct(own[0].alias("start"), own[1].alias("end")).alias(field.name, metadata=field.metadata)
         end = own[0]
         if key == self.computed and self.windows is not None:
             start = _earlier(end, field.dataType[0].dataType, self.windows.size)
@@ -129,7 +137,6 @@ def given_keys(keys: Sequence[Any]) -> list[Column]:
             out.append(key)
         else:
             raise InvalidArgumentError(f"a key is a column name or a Column, not {key!r}")
-        _check_windows(out[-1])
     return out
 
 
@@ -159,13 +166,15 @@ def keys_of(df: DataFrame, keys: Sequence[Column], fields: Sequence[T.StructFiel
             f"the keys {names} carry the watermark, and Spark takes one event time for an aggregation: group by one of "
             "them"
         )
+    session = _session_of(fields, [*marked, *([] if computed is None else [computed])], streaming=df.isStreaming)
     first = marked[0] if marked else computed
     if computed is not None and first != computed:
         raise UnsupportedError(
             f"the key {fields[computed].name} is a window of a time without a watermark beside the key "
             f"{fields[marked[0]].name}, which has one; group by one of them"
         )
-    return Keys(tuple(fields), tuple(_in_order(made, first)), first, computed, windows, bool(marked))
+    parts = tuple(_in_order(made, first, session))
+    return Keys(tuple(fields), parts, None if first == session else first, computed, windows, session, bool(marked))
 
 
 def makes_windows(key: Column) -> bool:
@@ -182,12 +191,22 @@ def check_key(text: str, field: T.StructField) -> None:
         )
 
 
-def _check_windows(key: Column) -> None:
-    if _SESSION in internals.function_names(key):
+def _session_of(fields: Sequence[T.StructField], times: Sequence[int], *, streaming: bool) -> int | None:
+    """The key that is a session window; `times` are the keys with a watermark, and windows."""
+    found = [i for i, field in enumerate(fields) if _SESSION_MARK in field.metadata and _is_window(field)]
+    if not found:
+        return None
+    names = ", ".join(field.name for field in fields)
+    if len(found) > 1 or any(key != found[0] for key in times):
         raise UnsupportedError(
-            f"the key {internals.text_of(key)} uses {_SESSION}(), which is not supported yet; use Spark's own groupBy "
-            "for session windows"
+            f"the keys {names} have a session window beside another window or another event time: group by one of them"
         )
+    if streaming and len(fields) == 1:
+        raise UnsupportedError(
+            f"the session window {names} is the only key, which Spark refuses in a stream (Global aggregation with "
+            "session window in streaming query is not supported): group by another key, too"
+        )
+    return found[0]
 
 
 def _window_call(key: Column) -> tuple[Column, list[str]] | None:
@@ -221,7 +240,7 @@ def _stored(column: Column, field: T.StructField, text: str) -> list[Part]:
     if not _is_window(field):
         return [Part(column, field.dataType, text)]
     assert isinstance(field.dataType, T.StructType)
-    return [_part(column, field, name, text) for name in _FIELDS]
+    return [_part(column, field, name, text) for name in _fields_of(field)]
 
 
 def _part(column: Column, field: T.StructField, name: str, text: str = "") -> Part:
@@ -229,9 +248,14 @@ def _part(column: Column, field: T.StructField, name: str, text: str = "") -> Pa
     return Part(column[name], field.dataType[name].dataType, f"{text or field.name}.{name}")
 
 
-def _in_order(made: list[list[_T]], first: int | None) -> list[_T]:
-    front = [] if first is None else made[first]
-    return [*front, *(part for i, parts in enumerate(made) if i != first for part in parts)]
+def _in_order(made: list[list[_T]], first: int | None, last: int | None) -> list[_T]:
+    """The parts of key `first`, then those of all others, then those of key `last`."""
+    front, back = ([] if i is None or i == other else made[i] for i, other in ((first, last), (last, None)))
+    return [*front, *(part for i, parts in enumerate(made) if i not in (first, last) for part in parts), *back]
+
+
+def _fields_of(field: T.StructField) -> Sequence[str]:
+    return _SESSION_FIELDS if _SESSION_MARK in field.metadata else _FIELDS
 
 
 def _is_window(field: T.StructField) -> bool:

@@ -142,15 +142,22 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
     value = rows.others["value"]
     assert isinstance(value, T.StructType)
     check_keys(where, analysed.keys.fields, rows.key)
+    if operator.has_session_windows != (analysed.keys.session is not None):
+        there = "session windows" if operator.has_session_windows else "no session windows"
+        raise SchemaMismatchError(f"{where} has {there}, other than the query: group by the keys of that query")
     kept = _kept(where, analysed, value)
     if isinstance(rows.read, CoreRows):
         taken = [taken for place in kept for taken in _taken(place)]
-        function = StoredSplit(rows.read, analysed.keys.paths(), taken, split)
+        function = StoredSplit(rows.read, analysed.keys.paths(), taken, split, rows.keys_in_value)
         return rows.read.state.in_tasks(checkpoint.spark, function, payload_type(None))
     # By position: columns of one name may be there several times.
-    named = rows.read.select(
-        F.col("key").cast(_numbered(rows.key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
-    )
+    if rows.keys_in_value:
+        whole = F.col("value").cast(_numbered(T.StructType([*rows.key.fields, *value.fields])))
+        named = rows.read.select(_part_of(whole, 0, rows.key, "key"), _part_of(whole, len(rows.key), value, "value"))
+    else:
+        named = rows.read.select(
+            F.col("key").cast(_numbered(rows.key)).alias("key"), F.col("value").cast(_numbered(value)).alias("value")
+        )
     columns = [F.col("key").getField(f"_{i}") for i in range(len(rows.key))]
     for place in kept:
         columns += _converted(place)
@@ -181,6 +188,11 @@ def _kept(where: str, analysed: Analysed, value: T.StructType) -> list[_Kept]:
 
 def _numbered(struct: T.StructType) -> T.StructType:
     return T.StructType([T.StructField(f"_{i}", f.dataType, f.nullable) for i, f in enumerate(struct.fields)])
+
+
+def _part_of(numbered: Column, at: int, part: T.StructType, name: str) -> Column:
+    """The fields of `part`, from field `at` on, as a numbered struct."""
+    return F.struct(*[numbered.getField(f"_{at + i}").alias(f"_{i}") for i in range(len(part))]).alias(name)
 
 
 def _is_summed_whole(result: Result) -> bool:

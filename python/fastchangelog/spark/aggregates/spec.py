@@ -49,6 +49,7 @@ def spec_json(
     aggregates: list[AggregateSpec],
     *,
     windows: Mapping[str, int] | None = None,
+    session_windows: bool = False,
     output_mode: Returned = "update",
     row_times: bool = False,
     lifetime: Lifetime | None = None,
@@ -56,8 +57,8 @@ def spec_json(
     """The spec as text: stable for equal arguments, so that texts can be compared.
 
     With `windows` (`size`, `slide`, `start` in microseconds) the first key column is a time: in the input that of a
-    row, in the output the end of a window. With `row_times` the input begins with the time by which a row is late, in
-    front of the keys.
+    row, in the output the end of a window. With `session_windows` the last two key columns are start and end of one.
+    With `row_times` the input begins with the time by which a row is late, in front of the keys.
     """
     return json.dumps(
         {
@@ -67,6 +68,7 @@ def spec_json(
             "output": _schema_text(output),
             "aggs": _calls(aggregates),
             **({} if windows is None else {"windows": dict(windows)}),
+            **({"session_windows": True} if session_windows else {}),
             "output_mode": output_mode,
             **({"row_times": True} if row_times else {}),
             **({} if lifetime is None else {"lifetime": dataclasses.asdict(lifetime)}),

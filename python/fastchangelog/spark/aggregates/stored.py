@@ -47,7 +47,15 @@ def stored_spec(described: Mapping[str, Any]) -> tuple[str, pa.Schema]:
             )
         )
     results = pa.schema([*fields, *_internal.aggregate_results(pa.schema(columns), calls_json(calls))])
-    text = spec_json(len(fields), pa.schema(columns), results, calls, windows=described.get("windows"))
+    session_windows = described.get("session_windows", False)
+    text = spec_json(
+        len(fields),
+        pa.schema(columns),
+        results,
+        calls,
+        windows=described.get("windows"),
+        session_windows=session_windows,
+    )
     _check(_internal.spec_schema(text)[1], json.dumps(described, separators=(",", ":"), ensure_ascii=False))
     return text, results
 

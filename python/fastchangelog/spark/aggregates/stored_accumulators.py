@@ -73,10 +73,16 @@ class StoredSplit(ArrowFunction):
     """The function for `mapInArrow` over numbers of partitions: payloads of the accumulators in them."""
 
     def __init__(
-        self, rows: CoreRows, keys: Sequence[tuple[int, str | None]], taken: Sequence[Taken], split: PayloadSplit
+        self,
+        rows: CoreRows,
+        keys: Sequence[tuple[int, str | None]],
+        taken: Sequence[Taken],
+        split: PayloadSplit,
+        keys_in_value: int = 0,
     ):
-        """`keys`: each column in which the state keeps a key, or a field of one."""
+        """`keys`: each column in which the state keeps a key, or a field of one; `keys_in_value` as of `StoredRows`."""
         self._rows = rows
+        self._keys_in_value = keys_in_value
         self._keys = tuple(keys)
         self._taken = tuple(taken)
         self._split = split
@@ -87,6 +93,8 @@ class StoredSplit(ArrowFunction):
 
     def _accumulators(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys, values = batch.column(0).flatten(), batch.column(1).flatten()
+        if self._keys_in_value:
+            keys, values = values[: self._keys_in_value], values[self._keys_in_value :]
         kept = [keys[i] if field is None else pc.struct_field(keys[i], field) for i, field in self._keys]
         columns = [*kept, *(taken.of(values) for taken in self._taken)]
         return pa.RecordBatch.from_arrays(columns, [f"c{i}" for i in range(len(columns))])

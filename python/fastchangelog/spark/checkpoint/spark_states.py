@@ -50,6 +50,8 @@ _COLUMNS = {"value": "value", "list": "list_value", "map": "user_map_value"}
 _TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventTimers_keyToTimestamp"}
 #: Spark's operators that keep the keys of distinct rows.
 DISTINCT, DISTINCT_WITHIN_WATERMARK = "dedupe", "dedupeWithinWatermark"
+#: The names of aggregations begin with these.
+_SAVE, _SESSION_SAVE = "stateStoreSave", "sessionWindowStateStoreSave"
 #: The only family of a store without families, in its schema.
 _ONLY = "default"
 
@@ -80,6 +82,11 @@ class Operator:
     def is_ours(self) -> bool:
         """True if its variables are those of this package's operators; a user's may have that name too."""
         return [variable.name for variable in self.variables] == [_OURS]
+
+    @property
+    def has_session_windows(self) -> bool:
+        """True for an aggregation by session windows."""
+        return self.name.startswith(_SESSION_SAVE)
 
     @property
     def has_timers(self) -> bool:
@@ -219,9 +226,11 @@ class Checkpoint:
         """The state of an aggregation or of distinct rows: structs `key` and `value`."""
         family = self._family(operator, _ONLY)
         if family is None:
-            return StoredRows.of_frame(self._load(operator.number))
-        key, value = family
-        return StoredRows(key, {"value": value}, self._core_rows(operator, _ONLY, key, value))
+            found = StoredRows.of_frame(self._load(operator.number))
+        else:
+            key, value = family
+            found = StoredRows(key, {"value": value}, self._core_rows(operator, _ONLY, key, value))
+        return found.by_values() if operator.has_session_windows else found
 
     def variable(self, operator: Operator, variable: Variable) -> StoredRows:
         """The state of a variable, as the source gives it: maps by entry, lists as arrays."""
@@ -275,6 +284,9 @@ class Checkpoint:
         assert isinstance(self._files, CoreFiles)
         state = CoreState(self._files, operator.number, self.batch, operator.partitions)
         encoder = self._families[operator.number][name].key_encoder
+        if operator.has_session_windows and not encoder:  # searched by all but the start
+            spec = {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": len(key) - 1}
+            encoder = json.dumps(spec)
         return CoreRows(state, name if operator.kind == "processor" else None, encoder, key, value, is_list)
 
     def _load(self, operator: int, **options: str) -> DataFrame:
@@ -300,7 +312,7 @@ class Checkpoint:
 
 def _operator(row: StatefulOperator) -> Operator:
     number, name = row.number, row.name
-    if name.startswith("stateStoreSave"):
+    if name.startswith((_SAVE, _SESSION_SAVE)):
         return Operator(number, name, "aggregate", partitions=row.partitions)
     if name in (DISTINCT, DISTINCT_WITHIN_WATERMARK):
         return Operator(number, name, "distinct", partitions=row.partitions)

@@ -85,6 +85,8 @@ class StoredRows:
     others: Mapping[str, T.DataType]
     #: Who reads them: the core, or Spark's source.
     read: CoreRows | DataFrame
+    #: So many columns of the stored value are the key; 0: the stored key is.
+    keys_in_value: int = 0
 
     @classmethod
     def of_frame(cls, frame: DataFrame) -> StoredRows:
@@ -92,6 +94,13 @@ class StoredRows:
         key: Any = frame.schema["key"].dataType
         others = {f.name: f.dataType for f in frame.schema.fields if f.name not in ("key", "partition_id")}
         return cls(key, others, frame)
+
+    def by_values(self) -> StoredRows:
+        """The rows by the keys that their values begin with: the stored key has the start of a session window alone."""
+        stored, keys = self.others["value"], len(self.key)
+        fields: Any = getattr(stored, "fields", [])
+        kind = type(self.key)
+        return StoredRows(kind(fields[:keys]), {"value": kind(fields[keys:])}, self.read, keys)
 
     def count(self) -> int:
         """Their number: keys, or entries of maps."""

@@ -79,8 +79,8 @@ def _operator(checkpoint: Checkpoint, operator: Operator) -> dict[str, Any]:
         said["timers"] = checkpoint.timers(operator).count() if operator.has_timers else 0
     else:
         reasons = [
-            "only states of groupBy().agg(), without session windows, of dropDuplicates, of "
-            "dropDuplicatesWithinWatermark and of transformWithState can be imported"
+            "only states of groupBy().agg(), of dropDuplicates, of dropDuplicatesWithinWatermark and of "
+            "transformWithState can be imported"
         ]
     return {**said, "imported": not reasons, "reasons": reasons}
 

@@ -14,8 +14,9 @@ use super::schema::Description;
 use super::spec::{AggCall, AggSpec, OutputMode};
 use super::windows::Windows;
 use crate::arrays::{conform, mismatch, plain_type, same_values, type_text};
-use crate::codec::KeyCodec;
+use crate::codec::{KeyCodec, hash_key};
 use crate::rows::{Rows, Shape};
+use crate::session_window_keys::grouping_key;
 use crate::strings::{binary_schema, binary_type, conform_binary};
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_buffer::NullBuffer;
@@ -45,6 +46,7 @@ pub struct AggPlan {
     schema: String,
     schema_id: u64,
     windows: Option<Windows>,
+    session_windows: bool,
     output_mode: OutputMode,
     /// Of the rows that the state keeps, if it does not keep whole ones.
     pub(super) kept: Option<Arc<AggPlan>>,
@@ -104,6 +106,10 @@ impl AggPlan {
                 return Err(Error::invalid("the first key of windows is not a timestamp of microseconds"));
             }
         }
+        let times = keys.iter().rev().take_while(|key| is_time(key.data_type())).count();
+        if spec.session_windows && (times < 2 || spec.windows.is_some()) {
+            return Err(Error::invalid("the last two keys of session windows are not timestamps of microseconds"));
+        }
         let codec = KeyCodec::new(&keys)?;
         let mut ops = Vec::with_capacity(spec.aggs.len());
         for call in &spec.aggs[..hidden] {
@@ -130,7 +136,7 @@ impl AggPlan {
         }
         let shape = assign_slots(&mut ops);
         let depends: Vec<_> = ops.iter().map(|op| (op.name, op.accumulator.depends_on_ansi())).collect();
-        let description = Description::new(&keys, spec.windows, &spec.aggs, &input, &depends);
+        let description = Description::new(&keys, (spec.windows, spec.session_windows), &spec.aggs, &input, &depends);
         Ok(Self {
             payload_codec: spec.row_times.then(|| payload_codec(spec, &keys)).transpose()?,
             kept: (spec.output_mode == OutputMode::New).then(|| Self::of_kept(spec).map(Arc::new)).transpose()?,
@@ -146,6 +152,7 @@ impl AggPlan {
             shape,
             codec,
             windows: spec.windows,
+            session_windows: spec.session_windows,
             output_mode: spec.output_mode,
         })
     }
@@ -205,6 +212,22 @@ impl AggPlan {
     /// The windows that the first key column of the input belongs to.
     pub fn windows(&self) -> Option<Windows> {
         self.windows
+    }
+
+    /// True if the last two key columns are start and end of a session window; see [`crate::session_window_keys`].
+    pub fn session_windows(&self) -> bool {
+        self.session_windows
+    }
+
+    /// The hash that says where a group belongs: of its key, without the session window.
+    #[inline]
+    pub fn place_hash(&self, key: &[u8]) -> u64 {
+        hash_key(if self.session_windows { grouping_key(key) } else { self.group_key(key) })
+    }
+
+    /// The encoded row of no input.
+    pub fn empty_row(&self) -> Vec<u8> {
+        vec![0; self.shape.stride + 4 * self.shape.vars]
     }
 
     /// The groups that a batch returns.

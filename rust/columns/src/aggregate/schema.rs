@@ -20,6 +20,8 @@ pub(super) struct Description {
     keys: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     windows: Option<Windows>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    session_windows: bool,
     aggregates: Vec<Part>,
 }
 
@@ -39,7 +41,7 @@ impl Description {
     /// Describes keys and calls; `functions` has the name of each call's function, and whether ANSI mode matters to it.
     pub(super) fn new(
         keys: &Fields,
-        windows: Option<Windows>,
+        (windows, session_windows): (Option<Windows>, bool),
         calls: &[AggCall],
         input: &[DataType],
         functions: &[(&str, bool)],
@@ -58,7 +60,7 @@ impl Description {
         // Stable, as is the placement of slots: calls of one identity keep their order.
         aggregates.sort_by(|a, b| a.identity.cmp(&b.identity));
         let keys = keys.iter().map(|f| type_text(f.data_type())).collect();
-        Self { layout: LAYOUT, keys, windows, aggregates }
+        Self { layout: LAYOUT, keys, windows, session_windows, aggregates }
     }
 
     pub(super) fn text(&self) -> String {
@@ -109,6 +111,10 @@ fn changes(old: &Description, new: &Description) -> Vec<String> {
     }
     if old.windows != new.windows {
         changes.push(format!("windows changed from {} to {}", windows_text(old.windows), windows_text(new.windows)));
+    }
+    if old.session_windows != new.session_windows {
+        let kind = |merged| if merged { "session windows" } else { "groups of equal keys" };
+        changes.push(format!("{} became {}", kind(old.session_windows), kind(new.session_windows)));
     }
     let aggregates = aggregate_changes(&old.aggregates, &new.aggregates);
     if !aggregates.is_empty() {
@@ -182,7 +188,7 @@ mod tests {
 
     fn description(keys: &[&str], aggregates: Vec<Part>) -> String {
         let keys = keys.iter().map(|k| (*k).to_owned()).collect();
-        Description { layout: LAYOUT, keys, windows: None, aggregates }.text()
+        Description { layout: LAYOUT, keys, windows: None, session_windows: false, aggregates }.text()
     }
 
     #[test]

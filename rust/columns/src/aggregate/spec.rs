@@ -32,6 +32,8 @@ pub struct AggSpec {
     /// The windows that the first key column of the input, a time, belongs to. The first key column of the result is
     /// the end of a window then.
     pub windows: Option<Windows>,
+    /// The last two key columns, times, are start and end of a session window: groups that touch are one.
+    pub session_windows: bool,
     /// The groups that a batch returns.
     pub output_mode: OutputMode,
     /// The first column of the input, in front of the keys, is the time by which a row is late.
@@ -97,6 +99,8 @@ struct Text {
     aggs: Vec<AggCall>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     windows: Option<Windows>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    session_windows: bool,
     #[serde(default)]
     output_mode: OutputMode,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -108,8 +112,17 @@ struct Text {
 impl AggSpec {
     /// An aggregation without windows that returns the groups with rows in a batch.
     pub fn new(num_keys: usize, input: SchemaRef, output: SchemaRef, aggs: Vec<AggCall>) -> Self {
-        let output_mode = OutputMode::default();
-        Self { num_keys, input, output, aggs, windows: None, output_mode, row_times: false, lifetime: None }
+        Self {
+            num_keys,
+            input,
+            output,
+            aggs,
+            windows: None,
+            session_windows: false,
+            output_mode: OutputMode::default(),
+            row_times: false,
+            lifetime: None,
+        }
     }
 
     /// Number of calls without a result, in front of the others.
@@ -146,8 +159,8 @@ impl TryFrom<Text> for AggSpec {
             .with_remedy("use the same fastchangelog version on the driver and on all executors"));
         }
         let (input, output) = (read_schema(&text.input)?, read_schema(&text.output)?);
-        let Text { num_keys, aggs, windows, output_mode, row_times, lifetime, .. } = text;
-        Ok(Self { num_keys, input, output, aggs, windows, output_mode, row_times, lifetime })
+        let Text { num_keys, aggs, windows, session_windows, output_mode, row_times, lifetime, .. } = text;
+        Ok(Self { num_keys, input, output, aggs, windows, session_windows, output_mode, row_times, lifetime })
     }
 }
 
@@ -160,6 +173,7 @@ impl From<AggSpec> for Text {
             output: write_schema(&spec.output),
             aggs: spec.aggs,
             windows: spec.windows,
+            session_windows: spec.session_windows,
             output_mode: spec.output_mode,
             row_times: spec.row_times,
             lifetime: spec.lifetime,

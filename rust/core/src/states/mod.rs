@@ -27,6 +27,9 @@ use fastchangelog_format::model::{KeyGroup, StateId};
 /// The state that aggregates live in.
 pub(crate) const AGGREGATE: StateId = StateId(0);
 
+/// The index of the ends of session windows.
+pub(crate) const WINDOW_ENDS: StateId = StateId(1);
+
 /// A clear of at most this many keys is a delete of each of them; of more, one of their prefix.
 pub(crate) const FEW_KEYS: usize = 256;
 

@@ -7,11 +7,12 @@ use super::load::{read_savepoint, said};
 use crate::kinds::timer_layout::{BY_TIME, split_by_time};
 use crate::shard::Rebuilder;
 use crate::shard::rescale::RangeState;
-use crate::states::ttl;
+use crate::states::{AGGREGATE, ttl};
 use arrow_array::{Array, ArrayRef, RecordBatch, TimestampMicrosecondArray, TimestampMillisecondArray};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use fastchangelog_columns::aggregate::AggPlan;
+use fastchangelog_columns::session_windows::load_list;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_columns::versioned::VersionedEntries;
 use fastchangelog_format::decode_file;
@@ -49,7 +50,13 @@ impl ExportColumns {
         match self {
             Self::Aggregates(plan) => {
                 let mut table = GroupTable::new(Arc::clone(plan));
-                set.iter().try_for_each(|change| table.load(change.key, change.value))?;
+                for change in set.iter().filter(|change| change.state == AGGREGATE) {
+                    if plan.session_windows() {
+                        load_list(change.key, change.value, &mut table)?;
+                    } else {
+                        table.load(change.key, change.value)?;
+                    }
+                }
                 (!table.is_empty()).then(|| table.finish_binary(0..table.len())).transpose()
             }
             Self::Values(state, types) => of_state(set, *state, |changes| {

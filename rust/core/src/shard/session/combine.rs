@@ -2,8 +2,8 @@
 //!
 //! Owns: combining the groups of a table with the rows of the base, which of them are returned, and the change set of
 //! the differences.
-//! Does not own: the source of the table, the upload of the change set, groups of the base that the batch does not have
-//! (`event_time`, `expiry`).
+//! Does not own: the source of the table, the upload of the change set; groups of the base that the batch does not have
+//! (`event_time`, `expiry`); session windows (`session_windows`).
 
 use super::changes::TableChanges;
 use super::event_time::{EventTime, Fate, Watermarks};
@@ -37,7 +37,7 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    fn of(live: &Live) -> Self {
+    pub(super) fn of(live: &Live) -> Self {
         Self { lineage: live.lineage.clone(), state_keys: live.state_keys, state_bytes: live.state_bytes }
     }
 }
@@ -56,6 +56,10 @@ impl Combiner {
         expired: Option<(&mut Expired, &dyn Fn(u64) -> bool)>,
         counters: &mut SessionCounters,
     ) -> Result<(TableChanges, Parent)> {
+        if table.plan().session_windows() {
+            let (changes, parent, _) = self.merge_windows(table, event_time, u64::MAX, counters)?;
+            return Ok((changes, parent));
+        }
         let context = self.context();
         let groups = self.0.shard.placement().max_parallelism;
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! Event time: groups that are late, and groups that the watermark closes.
 //!
-//! Owns: which groups a session leaves out, closes and returns, by the time with which their keys begin; reading the
-//! closed groups of the base, and the changes that remove them.
+//! Owns: which groups a session leaves out, closes and returns, by the time with which their keys begin, or by the end of
+//! a session window; reading the closed groups of the base, and the changes that remove them.
 //! Does not own: watermarks (Spark), windows (`columns::aggregate`), merging (`groups`), the other changes (`combine`).
 //!
 //! A group is late if its time is at or before the watermark of the batch before, and closed if it is at or before the
@@ -11,6 +11,9 @@
 //! In append mode the closed groups of the base are merged before the first payload, and in complete mode all groups of
 //! the base: they are spilled, combined and returned like those of the batch.
 //!
+//! Of session windows, which rows of the batch may prolong, the base's keys that are due are merged instead, and an index
+//! of ends is read (see `session_windows`).
+//!
 //! Invariants:
 //! 1. no group of the state has a time at or before the watermark of its version;
 //! 2. memory does not grow with the number of closed groups: the base is read page by page, and a key group's closed
@@ -18,13 +21,14 @@
 
 use crate::shard::base::Base;
 use crate::shard::session_counters::SessionCounters;
-use crate::states::{AGGREGATE, FEW_KEYS};
+use crate::states::{AGGREGATE, FEW_KEYS, WINDOW_ENDS};
 use fastchangelog_columns::aggregate::{AggPlan, OutputMode};
 use fastchangelog_columns::codec::{TIME_BYTES, time_of, time_prefix};
 use fastchangelog_columns::payload::Payload;
+use fastchangelog_columns::session_window_keys::{asking_key, end_of};
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::{Error, Result};
-use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op};
+use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
 use fastchangelog_state::keyed::StatePart;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -66,9 +70,14 @@ pub(super) enum Fate {
 /// Late and closed groups of one session.
 pub(super) struct EventTime {
     mode: OutputMode,
+    /// None if no group closes.
     watermarks: Option<Watermarks>,
-    /// Groups are closed by the time with which their keys begin.
+    /// Groups are closed by the time with which their keys begin, or by the end of their session window.
     closes: bool,
+    /// Groups at or before it are late.
+    late_mark: Option<i64>,
+    /// Groups are session windows, whose time is their end, and an index has the keys that are due.
+    session_windows: bool,
     late: HashSet<u64>,
     removals: Removals,
     /// No group that stays is before it.
@@ -79,22 +88,33 @@ impl EventTime {
     /// None if each group of a batch stays and is returned.
     pub(super) fn of(plan: &AggPlan, watermarks: Option<Watermarks>) -> Result<Option<Self>> {
         let mode = plan.output_mode();
-        if watermarks.is_some() && !plan.begins_with_time() && !plan.has_row_times() {
+        if watermarks.is_some() && !plan.begins_with_time() && !plan.has_row_times() && !plan.session_windows() {
             return Err(Error::internal("watermarks for an aggregation whose first key is not a time"));
         }
         if watermarks.is_none() && mode != OutputMode::Complete && mode != OutputMode::Append {
             return Ok(None);
         }
-        let watermarks = watermarks.filter(|_| mode != OutputMode::Complete);
-        let (closes, removals) = (watermarks.is_some() && !plan.has_row_times(), Removals::default());
-        Ok(Some(Self { mode, watermarks, closes, late: HashSet::new(), removals, next_close: i64::MAX }))
+        let is_complete = mode == OutputMode::Complete;
+        // Spark leaves late rows out of session windows in complete mode, too.
+        let late_mark = watermarks.filter(|_| plan.session_windows() || !is_complete).map(|watermarks| watermarks.late);
+        let watermarks = watermarks.filter(|_| !is_complete);
+        Ok(Some(Self {
+            mode,
+            watermarks,
+            closes: watermarks.is_some() && !plan.has_row_times(),
+            late_mark,
+            session_windows: plan.session_windows(),
+            late: HashSet::new(),
+            removals: Removals::default(),
+            next_close: i64::MAX,
+        }))
     }
 
     /// The payload without late groups.
     pub(super) fn without_late(&mut self, payload: Payload, counters: &mut SessionCounters) -> Result<Payload> {
-        let Some(Watermarks { late, .. }) = self.watermarks else { return Ok(payload) };
-        let end = time_prefix(late);
-        let is_late = |key: &[u8]| key.get(..TIME_BYTES).is_some_and(|time| time <= &end[..]) && time_of(key).is_some();
+        let Some(mark) = self.late_mark else { return Ok(payload) };
+        let session_windows = self.session_windows;
+        let is_late = |key: &[u8]| group_time(session_windows, key).is_some_and(|time| time <= mark);
         if !(0..payload.len()).any(|row| is_late(payload.key(row))) {
             return Ok(payload);
         }
@@ -102,7 +122,8 @@ impl EventTime {
         let mut uncounted = 0;
         let kept = payload.retain(|key, hash| {
             let late = is_late(key);
-            if late && self.late.len() < COUNTED {
+            // Spark counts a late session window once for each map task.
+            if late && !session_windows && self.late.len() < COUNTED {
                 self.late.insert(hash);
             } else if late {
                 uncounted += u64::from(!self.late.contains(&hash));
@@ -131,7 +152,8 @@ impl EventTime {
             }
             Some(Watermarks { closed, .. }) => {
                 let (from, to) = (time_prefix(i64::MIN), successor(&time_prefix(closed)));
-                StatePart { state: AGGREGATE, from: from.to_vec(), to }
+                let state = if self.session_windows { WINDOW_ENDS } else { AGGREGATE };
+                StatePart { state, from: from.to_vec(), to }
             }
         };
         let own = base.shard.placement().key_groups();
@@ -144,7 +166,7 @@ impl EventTime {
                     page.rows().for_each(|(key, row)| self.removals.add(key, row));
                 }
                 if matches!(self.mode, OutputMode::Append | OutputMode::Complete) && page.len() > 0 {
-                    take(&Payload::of_kept(plan, page.len(), page.rows())?, counters)?;
+                    take(&self.returned(&page, plan)?, counters)?;
                 }
                 counters.count("base_groups", page.len() as u64);
                 match page.next {
@@ -152,15 +174,27 @@ impl EventTime {
                     None => break,
                 }
             }
-            self.removals.end_group(group, self.watermarks);
+            self.removals.end_group(group, part.state, self.watermarks);
         }
         if self.watermarks.is_some() {
             let from = part.to.unwrap_or_default();
-            let next = base.read(|live| live.keyed.bound_from(AGGREGATE, own, &from))?;
+            let next = base.read(|live| live.keyed.bound_from(part.state, own, &from))?;
             self.next_close = next.as_deref().and_then(time_of).unwrap_or(i64::MAX);
         }
         counters.count_since("base_micros", start);
         Ok(())
+    }
+
+    /// Groups of the base as they are merged. Of session windows it is their keys, without windows: those of the base
+    /// join when all rows are known.
+    fn returned(&self, page: &Page, plan: &AggPlan) -> Result<Payload> {
+        if !self.session_windows {
+            return Payload::of_kept(plan, page.len(), page.rows());
+        }
+        let indexed = if self.watermarks.is_some() { TIME_BYTES } else { 0 };
+        let asking: Vec<Vec<u8>> = page.rows().map(|(key, _)| asking_key(&key[indexed.min(key.len())..])).collect();
+        let row = plan.empty_row();
+        Payload::of_kept(plan, asking.len(), asking.iter().map(|key| (&key[..], &row[..])))
     }
 
     /// What becomes of the group with this key.
@@ -186,7 +220,8 @@ impl EventTime {
 
     /// True if the group with this key leaves.
     pub(super) fn is_closed(&self, key: &[u8]) -> bool {
-        self.closes && self.watermarks.zip(time_of(key)).is_some_and(|(watermarks, time)| time <= watermarks.closed)
+        self.closes
+            && self.closed().zip(group_time(self.session_windows, key)).is_some_and(|(closed, time)| time <= closed)
     }
 
     /// The watermarks of the batch.
@@ -194,10 +229,20 @@ impl EventTime {
         self.watermarks
     }
 
+    /// Groups at or before it are closed; none without watermarks.
+    pub(super) fn closed(&self) -> Option<i64> {
+        self.watermarks.map(|watermarks| watermarks.closed)
+    }
+
+    /// No group that was combined with the base closes before `time`.
+    pub(super) fn is_open_until(&mut self, time: i64) {
+        self.next_close = self.next_close.min(time);
+    }
+
     /// The changes that remove the closed groups of the base, and their keys and bytes; the second time nothing.
     pub(super) fn take_removals(&mut self) -> (ChangeSet, u64, u64) {
         let Removals { set, keys, bytes, .. } = std::mem::take(&mut self.removals);
-        (set, keys, bytes)
+        (set, if self.session_windows { 0 } else { keys }, bytes)
     }
 
     /// True if the base has closed groups.
@@ -209,6 +254,11 @@ impl EventTime {
     pub(super) fn next_close(&self) -> Option<i64> {
         self.watermarks.map(|_| self.next_close)
     }
+}
+
+/// The time of the group with this key; none for null.
+fn group_time(session_windows: bool, key: &[u8]) -> Option<i64> {
+    if session_windows { end_of(key) } else { time_of(key) }
 }
 
 /// Some groups of the base.
@@ -285,11 +335,11 @@ impl Removals {
     }
 
     /// Makes the changes for the keys of a key group.
-    fn end_group(&mut self, group: KeyGroup, watermarks: Option<Watermarks>) {
+    fn end_group(&mut self, group: KeyGroup, state: StateId, watermarks: Option<Watermarks>) {
         let (few, found) = (std::mem::take(&mut self.few), std::mem::take(&mut self.found));
         let times = std::mem::take(&mut self.times);
         let mut remove = |op: Op, key: &[u8]| {
-            self.set.push(Change { op, state: AGGREGATE, key_group: group, key, value: &[] });
+            self.set.push(Change { op, state, key_group: group, key, value: &[] });
         };
         if found <= few.len() {
             few.iter().for_each(|key| remove(Op::Delete, key));

@@ -14,6 +14,7 @@ use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
 use fastchangelog_columns::payload::Payload;
+use fastchangelog_columns::session_windows::{merge_early, merged};
 use fastchangelog_columns::spilled_groups::SpilledGroups;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::Result;
@@ -101,21 +102,11 @@ impl Groups {
     }
 
     fn spill(&mut self, counters: &mut SessionCounters) -> Result<()> {
-        let SessionEnvironment { dir, failpoints, metrics, .. } = &self.session_environment;
-        failpoints.hit("session.spill")?;
-        let spilled = match &mut self.spilled {
-            Some(spilled) => spilled,
-            None => self.spilled.insert(SpilledGroups::create(dir)?),
-        };
-        let before = spilled.bytes();
-        spilled.spill(&self.table)?;
-        let bytes = spilled.bytes() - before;
-        failpoints.hit("session.spilled")?;
+        if merge_early(self.table.plan()) {
+            self.table = merged(&self.table, true)?;
+        }
+        spill(&self.table, &mut self.spilled, &self.session_environment, counters)?;
         self.table.clear();
-        metrics.spills.add(1);
-        metrics.spilled_bytes.add(bytes);
-        counters.count("spills", 1);
-        counters.count("spilled_bytes", bytes);
         Ok(())
     }
 
@@ -130,5 +121,43 @@ impl Groups {
         }
         let Self { session_environment, table, spilled, session_memory } = self;
         Ok((spilled.map_or(Merging::Whole(table), Merging::Spilled), session_memory, session_environment))
+    }
+}
+
+/// Puts the groups of `table` behind those on the local disk.
+fn spill(
+    table: &GroupTable,
+    spilled: &mut Option<SpilledGroups>,
+    session_environment: &SessionEnvironment,
+    counters: &mut SessionCounters,
+) -> Result<()> {
+    let SessionEnvironment { dir, failpoints, metrics, .. } = session_environment;
+    failpoints.hit("session.spill")?;
+    let spilled = match spilled {
+        Some(spilled) => spilled,
+        None => spilled.insert(SpilledGroups::create(dir)?),
+    };
+    let before = spilled.bytes();
+    spilled.spill(table)?;
+    let bytes = spilled.bytes() - before;
+    failpoints.hit("session.spilled")?;
+    metrics.spills.add(1);
+    metrics.spilled_bytes.add(bytes);
+    counters.count("spills", 1);
+    counters.count("spilled_bytes", bytes);
+    Ok(())
+}
+
+impl Merging {
+    /// All groups on the local disk.
+    pub(super) fn on_disk(
+        self,
+        session_environment: &SessionEnvironment,
+        counters: &mut SessionCounters,
+    ) -> Result<Self> {
+        let Self::Whole(table) = self else { return Ok(self) };
+        let mut spilled = None;
+        spill(&table, &mut spilled, session_environment, counters)?;
+        Ok(spilled.map_or(Self::Whole(table), Self::Spilled))
     }
 }

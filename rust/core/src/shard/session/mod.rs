@@ -21,6 +21,7 @@ mod expiry;
 mod groups;
 mod ranges;
 mod results;
+mod session_windows;
 
 pub use event_time::Watermarks;
 pub(super) use expiry::ExpiryWalk;
@@ -31,7 +32,7 @@ use self::combine::{Combiner, Parent};
 use self::event_time::EventTime;
 use self::expiry::Expired;
 use self::groups::{Groups, Merging};
-use self::ranges::{Ranges, RangesOutcome};
+use self::ranges::{Ranges, RangesOutcome, range_bytes};
 use super::Shard;
 use super::base::Base;
 use super::hold::ShardHold;
@@ -40,6 +41,7 @@ use super::session_counters::SessionCounters;
 use super::session_environment::SessionEnvironment;
 use super::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
+use fastchangelog_columns::session_windows::merge_alone;
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{BatchId, ChangeSet, InstanceId, ShardHandle, VersionId};
@@ -200,19 +202,25 @@ impl Session {
     /// than the session's memory, the results do this while they are read, and [`Session::commit`] with what was not
     /// read.
     pub fn finish(&mut self) -> Result<ResultBatches> {
-        let Stage::Merging(guard) = std::mem::replace(&mut self.stage, Stage::Done) else {
+        let Stage::Merging(mut guard) = std::mem::replace(&mut self.stage, Stage::Done) else {
             return Err(Error::closed("finish was already called; open a new session"));
         };
         let groups = self.groups.take().ok_or_else(no_groups)?;
         if let Some(shard) = &self.shard {
             shard.context().failpoints.hit("session.finish")?;
         }
-        let (merging, session_memory, session_environment) = groups.end(&mut self.counters)?;
+        let (mut merging, session_memory, session_environment) = groups.end(&mut self.counters)?;
         let metrics = Arc::clone(&session_environment.metrics);
         let combiner = self.shard.as_ref().map(|shard| {
             let version = self.base.as_ref().map(|h| h.version);
             Combiner(Base { shard: Arc::clone(shard), instance: self.instance, version })
         });
+        if let (Merging::Whole(table), Some(combiner)) = (&merging, &combiner)
+            && combiner.has_long_lists(table, range_bytes(&session_memory))?
+        {
+            merging = merging.on_disk(&session_environment, &mut self.counters)?;
+            guard.iter_mut().for_each(JoinGuard::stand_aside);
+        }
         match merging {
             Merging::Whole(table) => self.finish_whole(table, combiner, guard, session_memory, metrics),
             Merging::Spilled(spilled) => {
@@ -244,7 +252,10 @@ impl Session {
                     None => Stage::Unchanged,
                 }
             }
-            _ => Stage::Unchanged,
+            _ => {
+                merge_alone(&mut table)?;
+                Stage::Unchanged
+            }
         };
         let memory = session_memory.split(table.memory_bytes());
         self.memory = Some(session_memory.split(u64::MAX));

@@ -23,6 +23,7 @@ use crate::shard::session_environment::SessionEnvironment;
 use crate::shard::session_memory::SessionMemory;
 use fastchangelog_columns::aggregate::AggPlan;
 use fastchangelog_columns::memory_estimate::IncomingGroups;
+use fastchangelog_columns::session_windows::merge_alone;
 use fastchangelog_columns::spilled_groups::{SLOTS, SavedGroups, SpilledGroups, slot};
 use fastchangelog_columns::table::GroupTable;
 use fastchangelog_format::error::{Error, Result};
@@ -34,6 +35,11 @@ use std::time::Instant;
 const RANGE_SHARE: u64 = 4;
 /// Most bytes that a range may need.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// Bytes that a range of a session may need.
+pub(super) fn range_bytes(session_memory: &SessionMemory) -> u64 {
+    (session_memory.limit() / RANGE_SHARE).min(MOST_BYTES)
+}
 
 /// Totals of all ranges.
 pub(super) struct RangesOutcome {
@@ -56,6 +62,8 @@ pub(super) struct Ranges {
     session_memory: SessionMemory,
     /// The first slot that no range has had yet.
     next: u32,
+    /// Groups of the last range that are not merged yet: their session windows in the base take much memory.
+    rest: Option<GroupTable>,
     parts: SetParts,
     parent: Option<Parent>,
     keys: i64,
@@ -88,6 +96,7 @@ impl Ranges {
             spilled,
             session_memory,
             next: 0,
+            rest: None,
             parts: SetParts::default(),
             parent: None,
             keys: 0,
@@ -154,22 +163,38 @@ impl Ranges {
     fn try_make(&mut self, table: &mut GroupTable) -> Result<bool> {
         self.session_environment.failpoints.hit("session.range")?;
         let (start, from) = (Instant::now(), self.next);
-        if !self.load(table)? {
+        if let Some(rest) = self.rest.take() {
+            *table = rest;
+        } else if self.load(table)? {
+            self.counters.count_since("unspill_micros", start);
+            self.counters.count("keys_updated", table.len() as u64);
+        } else {
             table.release();
             self.session_memory.hold(self.spilled.memory_bytes());
             return Ok(false);
         }
-        self.counters.count_since("unspill_micros", start);
         self.counters.count("ranges", 1);
-        self.counters.count("keys_updated", table.len() as u64);
-        let Some(combiner) = self.combiner.clone() else { return Ok(true) };
+        let Some(combiner) = self.combiner.clone() else {
+            merge_alone(table)?;
+            return Ok(true);
+        };
         if let Some((changes, parent)) = combiner.removals(self.event_time.as_mut())? {
             self.submit(&combiner, changes, parent)?;
         }
-        let slots = from..self.next;
-        let of_table = |hash: u64| slots.contains(&slot(hash));
-        let expired = self.expired.as_mut().map(|expired| (expired, &of_table as &dyn Fn(u64) -> bool));
-        let (changes, parent) = combiner.combine(table, self.event_time.as_mut(), expired, &mut self.counters)?;
+        let (changes, parent) = if self.plan.session_windows() {
+            let most = range_bytes(&self.session_memory);
+            let (event_time, counters) = (self.event_time.as_mut(), &mut self.counters);
+            let (changes, parent, rest) = combiner.merge_windows(table, event_time, most, counters)?;
+            let held = table.memory_bytes() + rest.as_ref().map_or(0, GroupTable::memory_bytes);
+            self.session_memory.hold(self.spilled.memory_bytes() + held + changes.set.memory_bytes());
+            self.rest = rest;
+            (changes, parent)
+        } else {
+            let slots = from..self.next;
+            let of_table = |hash: u64| slots.contains(&slot(hash));
+            let expired = self.expired.as_mut().map(|expired| (expired, &of_table as &dyn Fn(u64) -> bool));
+            combiner.combine(table, self.event_time.as_mut(), expired, &mut self.counters)?
+        };
         self.submit(&combiner, changes, parent)?;
         Ok(true)
     }
@@ -211,7 +236,7 @@ impl Ranges {
     /// Brings some slots, which may be without groups.
     fn load_some(&mut self, table: &mut GroupTable) -> Result<()> {
         let index = self.spilled.memory_bytes();
-        let limit = (self.session_memory.limit() / RANGE_SHARE).min(MOST_BYTES);
+        let limit = range_bytes(&self.session_memory);
         self.session_memory.hold(index + limit);
         table.clear();
         if table.need(IncomingGroups::NONE).most() > limit / 2 {
