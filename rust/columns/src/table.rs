@@ -302,10 +302,10 @@ impl GroupTable {
             && vars.iter().enumerate().all(|(slot, value)| self.rows.vars.get(i, slot) == *value)
     }
 
-    /// The hash that says where group `i` belongs.
+    /// The hash that says where group `i` of a map task belongs.
     pub(super) fn place_hash(&self, i: usize) -> u64 {
         if self.plan.session_windows() || self.plan.has_row_times() {
-            self.plan.place_hash(self.key(i))
+            self.plan.place_hash(self.plan.group_key(self.key(i)))
         } else {
             self.hash(i)
         }

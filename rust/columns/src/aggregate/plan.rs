@@ -222,7 +222,7 @@ impl AggPlan {
     /// The hash that says where a group belongs: of its key, without the session window.
     #[inline]
     pub fn place_hash(&self, key: &[u8]) -> u64 {
-        hash_key(if self.session_windows { grouping_key(key) } else { self.group_key(key) })
+        hash_key(if self.session_windows { grouping_key(key) } else { key })
     }
 
     /// The encoded row of no input.

@@ -215,7 +215,7 @@ fn history(seed: u64, shape: Shape) {
     for batch in 0..9 {
         let rows = random_rows(&mut rng, shape, now);
         let closed = if rng.random_bool(0.2) { late } else { late.max(now - 50_000) };
-        let marks = Watermarks { late, closed, first };
+        let marks = Watermarks { late, before: late, closed, first };
         let mut next = model.clone();
         let (expected, (least, most)) = apply(&rows, &mut next, marks, shape.mode, shape.ordered);
         let mut attempts = Vec::new();
@@ -240,7 +240,7 @@ fn history(seed: u64, shape: Shape) {
         match rng.random_range(0..4) {
             0 => shard = world.shard(None),
             1 => {
-                let marks = Watermarks { late, closed: late, first: None };
+                let marks = Watermarks { late, before: late, closed: late, first: None };
                 let again = run(&shard, shape, base.as_ref(), &[], marks).unwrap().0.handle.unwrap();
                 check_state(&shard, &model, base.as_ref().unwrap());
                 base = Some(again);
@@ -253,7 +253,7 @@ fn history(seed: u64, shape: Shape) {
         }
     }
     // All that is left, on another machine.
-    let marks = Watermarks { late, closed: i64::MAX - 1, first };
+    let marks = Watermarks { late, before: late, closed: i64::MAX - 1, first };
     let (expected, _) = apply(&[], &mut model, marks, shape.mode, shape.ordered);
     let (committed, found) = run(&world.shard(None), shape, base.as_ref(), &[], marks).unwrap();
     assert!(found == expected, "seed {seed}: at the end");
@@ -290,7 +290,7 @@ fn windows(found: &Found) -> Vec<(i64, i64, i64, &str, &str)> {
 fn touching_windows_join_by_start_and_late_ones_stay_out() {
     let mut world = World::new(&[]);
     let shard = world.shard(None);
-    let marks = |late, closed, first| Watermarks { late, closed, first };
+    let marks = |late, closed, first| Watermarks { late, before: late, closed, first };
     let rows =
         [row(20, 30, "c"), row(0, 10, "late"), row(0, 10, "late"), row(5, 11, "a"), row(30, 40, "d"), row(50, 60, "e")];
     let (first, found) = run(&shard, ORDERED, None, &rows, marks(10, 10, None)).unwrap();
@@ -314,14 +314,14 @@ fn a_window_that_grows_leaves_the_index_alone() {
     let mut base = None;
     let mut first = None;
     for step in 0..5_i64 {
-        let marks = Watermarks { late: 0, closed: 0, first };
+        let marks = Watermarks { late: 0, before: 0, closed: 0, first };
         let rows = [row(10 * step + 1, 10 * step + 11, "a")];
         let (committed, found) = run(&shard, ORDERED, base.as_ref(), &rows, marks).unwrap();
         assert!(found.is_empty());
         assert_eq!(committed.next_close, Some(11), "step {step}");
         (base, first) = (committed.handle, committed.next_close);
     }
-    let marks = Watermarks { late: 0, closed: 20, first };
+    let marks = Watermarks { late: 0, before: 0, closed: 20, first };
     let (moved, found) = run(&shard, ORDERED, base.as_ref(), &[], marks).unwrap();
     assert!(found.is_empty() && moved.next_close == Some(51));
     assert_eq!(moved.metrics["base_groups"], 1);
@@ -331,7 +331,7 @@ fn a_window_that_grows_leaves_the_index_alone() {
 fn many_windows_that_close_leave_in_ranges() {
     let mut world = World::new(&[("session_memory", "1MiB")]);
     let shard = world.shard(None);
-    let marks = |late, closed, first| Watermarks { late, closed, first };
+    let marks = |late, closed, first| Watermarks { late, before: late, closed, first };
     let key = |i: i64| format!("a key of some length {i}");
     let rows: Vec<Row> = (0..20_000).map(|i| Row { key: key(i), ..row(i + 1, i + 10, "text") }).collect();
     let (filled, found) = run(&shard, ORDERED, None, &rows, marks(0, 0, None)).unwrap();
@@ -346,7 +346,7 @@ fn many_windows_that_close_leave_in_ranges() {
 fn keys_with_many_windows_are_merged_some_at_a_time() {
     let mut world = World::new(&[("session_memory", "1MiB")]);
     let shard = world.shard(None);
-    let marks = |late, closed| Watermarks { late, closed, first: None };
+    let marks = |late, closed| Watermarks { late, before: late, closed, first: None };
     let key = |i: i64| format!("key {i}");
     let (mut model, mut base) = (Model::new(), None);
     for part in 0..6_i64 {
