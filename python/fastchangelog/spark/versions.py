@@ -83,6 +83,8 @@ ENDS_BATCHES_BY_BYTES = Since(4, 1)
 #: `corr` of equal values is null under ANSI and divides by zero no more; variances of one value whose square overflows
 #: are 0.0.
 STATISTICS_OF_EQUAL_VALUES = Since(4, 3)
+#: `dropDuplicates` takes 0.0 and -0.0 as equal, as `groupBy` does.
+EQUAL_ZEROS = Since(4, 2)
 _PANDAS_3 = Since(4, 4)
 
 #: This PySpark's binaries are `bytes`; before they are `bytearray`s.
