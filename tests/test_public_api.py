@@ -84,8 +84,8 @@ def test_signatures_of_spark() -> None:
         "storage_options=None)"
     )
     assert shown(fc.spark.grouped) == (
-        "(df, *keys, state=None, name='default', output_mode='update', start_from=None, materialization=None, "
-        "options=None, storage_options=None)"
+        "(df, *keys, state=None, name='default', output_mode='update', ttl=None, start_from=None, "
+        "materialization=None, options=None, storage_options=None)"
     )
     assert shown(fc.spark.explain_error) == "(exc)"
     assert shown(fc.spark.GroupedStream.agg) == "(self, *exprs, initial_state=None, **named)"
