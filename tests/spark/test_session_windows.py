@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 import fastchangelog as fc
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.settings import REQUIRED
-from support.spark.stream_harness import PROVIDER, Ran, end_state_server, rows_of, run
+from support.spark.stream_harness import FORMAT, PROVIDER, Ran, end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -341,11 +341,13 @@ def test_open_session_windows_of_a_spark_query_go_on(
         old = fc.spark.import_state(tmp_path / "moved-checkpoint")
         return windows.agg(*counts(), *ordered(), initial_state=old)
 
-    own = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-    conf(PROVIDER, own if store == "hdfs" else REQUIRED[PROVIDER])
+    if store == "hdfs":
+        conf(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+        conf(FORMAT, "1")
     before = history(feed, tmp_path, "moved", "append", sparks, [first])
     stayed = rows_by_batch(history(feed, tmp_path, "stayed", "append", sparks, [first, later]))
-    conf(PROVIDER, REQUIRED[PROVIDER])
+    for name, value in REQUIRED.items():
+        conf(name, value)
     newest = max(progress.batchId for progress in before[-1].progress)
     expected = [rows for number, rows in sorted(stayed.items()) if number > newest]
     moved = rows_by_batch(history(feed, tmp_path, "ours", "append", ours, [later]))
