@@ -164,6 +164,20 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Any], Any], set[str]]] = {
     "SQL with windows": (("append",), lambda df: sql(WINDOW_SQL)(marked(df)), {"default"}),
     "SQL with a table used twice": (("update",), sql(TABLES_SQL), {"default", "default-2"}),
     "rollup": (("update",), lambda df: df.rollup("k", F.col("v") % 2).agg(F.sum("v")), {"default"}),
+    "sessions": (
+        ("append",),
+        lambda df: marked(df).groupBy("k", F.session_window("ts", "5 seconds")).agg(F.count("*").alias("n"), F.sum("v")),
+        {"default"},
+    ),
+    "sessions of each row": (
+        ("append",),
+        lambda df: (
+            marked(df)
+            .groupBy("k", F.session_window("ts", F.expr("case when v > 5 then '3 seconds' else '9 seconds' end")))
+            .agg(F.count("*").alias("n"), F.max("v"))
+        ),
+        {"default"},
+    ),
     "a chain": (("append",), chained, {"default", "default-2"}),
     "a filter by a key": (
         ("update",),
@@ -210,11 +224,6 @@ STAYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "histogram_numeric(v, 3) is not supported",
     ),
     "no key": ("update", lambda df: df.groupBy().agg(F.sum("v")), "it has no key"),
-    "a session": (
-        "append",
-        lambda df: marked(df).groupBy(F.session_window("ts", "5 seconds"), "k").count(),
-        "is a session window",
-    ),
     "a limit in complete mode": (
         "complete",
         lambda df: df.groupBy("k").count().orderBy(F.desc("count"), "k").limit(2),

@@ -199,15 +199,13 @@ def _check_types(wanted: Sequence[Any], found: Sequence[Any]) -> None:
 def _parts(frame: Any, node: Any) -> AggregateParts:
     spark = frame.sparkSession
     grouping, calls, _, child = _physical(spark, node)
-    if any(key.metadata().contains(_SESSION) for key in grouping):
-        raise UnsupportedError("one of its keys is a session window")
     if not grouping:
         raise UnsupportedError("it has no key")
     if not calls:
         raise UnsupportedError("it has no aggregate function")
     made = tuple(_call(spark, call) for call in calls)
     keys: list[Column] = [_column(spark, _without_alias(key)) for key in grouping]
-    has_windows = any(key.metadata().contains(_WINDOW) for key in grouping)
+    has_windows = any(key.metadata().contains(mark) for key in grouping for mark in (_WINDOW, _SESSION))
     number, window = _window(grouping, calls, child)
     if window is None or number is None:
         source = frame_of_plan(frame, child)
