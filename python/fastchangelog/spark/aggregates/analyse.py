@@ -384,7 +384,11 @@ def _bind_column(column: Column, name: str | None) -> _Bound | None:
     if call is None or fn is None:
         return None
     if call.distinct:
-        raise _refused(internals.text_of(column))
+        raise UnsupportedError(
+            f"`{internals.text_of(column)}` is a distinct aggregation, which Spark does not support on streaming "
+            'DataFrames either: compute it from the distinct values, such as F.size(F.collect_set("x")); supported are '
+            f"{NAMES}"
+        )
     args, ignore_nulls = list(call.args), False
     if fn.ignores_nulls and len(args) == 2:
         flag = args.pop()
@@ -393,7 +397,14 @@ def _bind_column(column: Column, name: str | None) -> _Bound | None:
         ignore_nulls = flag.value
     plain: list[Column] = []
     if not (fn.takes(0) and len(args) == 1 and _counts_all(args[0])):
-        for arg in args:
+        for i, arg in enumerate(args):
+            if (
+                i >= len(fn.arguments)
+                and fn.more == "text"
+                and isinstance(arg, internals.Literal)
+                and arg.value is None
+            ):
+                continue  # no delimiter
             if isinstance(arg, internals.Star):
                 raise _refused(internals.text_of(column))
             plain.append(arg.column if isinstance(arg, internals.Literal) else arg)
@@ -421,6 +432,11 @@ def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Colum
         return arg.cast("double"), T.DoubleType()
     if kind == "integer" and isinstance(dtype, T.NullType):
         return arg.cast("int"), T.IntegerType()
+    if kind == "text" and not isinstance(dtype, (T.StringType, T.BinaryType)):
+        return arg.cast("string"), T.StringType()
+    if kind == "percentages":
+        wanted = T.ArrayType(T.DoubleType()) if isinstance(dtype, T.ArrayType) else T.DoubleType()
+        return arg.cast(wanted), wanted
     if kind == "boolean" and not isinstance(dtype, T.BooleanType):
         return arg.cast("boolean"), T.BooleanType()
     if kind == "presence" and not isinstance(dtype, (T.NumericType, T.BooleanType)):

@@ -178,6 +178,8 @@ def _default(dtype: T.DataType) -> Column | None:
         return F.lit(0).cast(dtype)
     if isinstance(dtype, T.BooleanType):
         return F.lit(False)
+    if isinstance(dtype, T.ArrayType):
+        return F.array().cast(dtype)
     return F.lit("") if dtype == T.StringType() else None
 
 
