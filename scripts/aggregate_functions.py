@@ -24,13 +24,19 @@ _BUILDER = re.compile(
 #: Module of the builders -> its subject, and the families of its functions.
 _MODULES = {
     "sums": ("Counts, sums, means and products", ("count", "sum", "avg", "product")),
-    "selections": ("Extremes, and values in the order of rows or of others", ("extreme", "edge", "by")),
+    "selections": (
+        "Extremes, values in the order of rows or of others, and all values",
+        ("extreme", "edge", "by", "mode", "collect", "listagg"),
+    ),
     "logic": ("Booleans and bits", ("boolean", "bits")),
-    "statistics": ("Variances, deviations, higher moments, covariances", ("moments", "covariance")),
+    "statistics": (
+        "Variances, deviations, higher moments, percentiles, covariances",
+        ("moments", "percentile", "covariance"),
+    ),
 }
 
 #: Kind of an argument -> what its column is of.
-_COLUMNS = {"Boolean": " of booleans", "Integer": " of integers", "Double": " of numbers"}
+_COLUMNS = {"Boolean": " of booleans", "Integer": " of integers", "Double": " of numbers", "Text": " of texts"}
 
 _HEAD = '''"""{subject}: one builder for each function.
 
@@ -100,7 +106,7 @@ def functions(root: Path) -> list[Function]:
     return [
         Function(
             [name.strip() for name in row["names"].split("|")],
-            [kind.strip(" .") for kind in row["arguments"].split(",")],
+            re.findall(r"\w+", row["arguments"]),
             ".." in row["arguments"],
             bool(row["nulls"]),
             row["result"],
@@ -146,7 +152,8 @@ def _builder(row: Function, line: str) -> tuple[str, str]:
         raise SystemExit(f"functions/mod.rs: `{name}` is no name of `{first}`")
     function = found["shown"] or name
     columns = _columns(row)
-    parameters = "col: ColumnLike | None = None" if row.takes_more else ", ".join(f"{c}: ColumnLike" for c in columns)
+    counts = row.arguments == ["Presence"]
+    parameters = "col: ColumnLike | None = None" if counts else ", ".join(f"{c}: ColumnLike" for c in columns)
     described = [*columns.items(), *([("ignorenulls", "True to skip nulls.")] if row.ignores_nulls else [])]
     results = [_shown(function, arguments) for _, arguments in calls]
     either = '*(() if col is None or (isinstance(col, str) and col == "*") else (col,))'
@@ -159,7 +166,7 @@ def _builder(row: Function, line: str) -> tuple[str, str]:
         example=", ".join(f"F.{called}({arguments})" for called, arguments in calls),
         shown=results[0] if len(results) == 1 else f"({', '.join(results)})",
         function=function,
-        passed=either if row.takes_more else ", ".join(columns),
+        passed=either if counts else ", ".join(columns),
         ignore_nulls=", ignore_nulls=ignorenulls" if row.ignores_nulls else "",
     )
 
@@ -167,11 +174,14 @@ def _builder(row: Function, line: str) -> tuple[str, str]:
 def _columns(row: Function) -> dict[str, str]:
     """The parameters of a builder, with their descriptions."""
     column = "Column name or PySpark Column"
-    if row.takes_more:
+    if row.arguments == ["Presence"]:
         return {"col": f'{column}; None or `"*"` counts rows.'}
     if row.arguments == ["Any", "Ordered"]:
         return {"col": f"{column} of the result.", "ord": f"{column} that is compared."}
-    texts = [f"{column}{_COLUMNS.get(kind, '')}." for kind in row.arguments]
+    if "Percentages" in row.arguments:
+        return {"col": f"{column} of numbers.", "percentage": f"{column} of a double, or of an array of them."}
+    kinds = row.arguments[:-1] if row.takes_more else row.arguments
+    texts = [f"{column}{_COLUMNS.get(kind, '')}." for kind in kinds]
     return {f"col{i + 1}" if len(texts) > 1 else "col": text for i, text in enumerate(texts)}
 
 

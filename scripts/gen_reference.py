@@ -88,6 +88,14 @@ Spark's names, types, null rules, overflow and rounding. In a query they are PyS
 that was made with one is read with the other.
 
 - Sums, means and moments of floating numbers are equal to Spark's up to the order of additions.
+- `collect_list` and `listagg` have the values of earlier batches first. `collect_set` has the order of Spark 4.3,
+  except for arrays and structs, which are in the order of their first arrival. The values of a key are one row of the
+  state, which each batch with the key writes anew: keep them few, at most some thousands.
+- There are no distinct aggregates and no `approx_count_distinct`: `F.size(F.collect_set("name"))` counts exactly.
+- The builder of `listagg` has no delimiter; `F.listagg("name", ", ")` has one.
+- `percentile`, `median` and `mode` keep each value once, with how often it came: their rows grow with the values of a
+  key. Of values that came equally often, Spark's `mode` takes any one and this one the first;
+  `F.mode("name", deterministic=True)` takes the smallest in both.
 - With ANSI mode an overflow is an error. Without it, it wraps or gives null, as in Spark.
 - *Number*: an integer, `float`, `double` or `decimal`. *Ordered*: any type but maps and calendar intervals.
 
@@ -103,6 +111,8 @@ _ARGUMENTS = {
     "Double": "number",
     "Integer": "integer",
     "Boolean": "boolean",
+    "Text": "string or binary",
+    "Percentages": "double or array of double",
 }
 
 
@@ -161,7 +171,9 @@ def aggregates_page(table: list[Function]) -> str:
     for row in table:
         name, *aliases = (f"`{name}`" for name in row.names)
         kinds = ", ".join(_ARGUMENTS[kind] for kind in row.arguments)
-        shown = "`*`, or any number of any type" if row.takes_more else kinds
+        if row.takes_more:
+            kinds = ", optionally ".join(kinds.rsplit(", ", 1))
+        shown = "`*`, or any number of any type" if row.arguments == ["Presence"] else kinds
         meaning = row.doc.replace("|", "\\|") + (" Nulls count unless `ignorenulls`." if row.ignores_nulls else "")
         also = f" (also {', '.join(aliases)})" if aliases else ""
         lines.append(f"| {name}{also} | {shown} | {row.result} | {meaning} |\n")

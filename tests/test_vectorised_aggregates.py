@@ -174,6 +174,7 @@ COLUMNS = {
     "text": MAKERS["string"],
     "truth": MAKERS["boolean"],
     "time": MAKERS["time"],
+    "third": (pa.float64(), lambda rng: 1 / 3),
     "away": (pa.duration("us"), lambda rng: timedelta(seconds=rng.randrange(-9, 9))),
 }
 ROWS = pa.schema([(name, dtype) for name, (dtype, _) in COLUMNS.items()])
@@ -186,6 +187,8 @@ TAKEN = {
     "double": ["half", "long", "price"],
     "integer": ["long"],
     "boolean": ["truth"],
+    "text": ["text"],
+    "percentages": ["third"],
 }
 
 

@@ -28,7 +28,8 @@ class Function:
     aliases: tuple[str, ...]
     """Spark's other names of the same function."""
     arguments: tuple[str, ...]
-    """The kind of each argument: presence, any, ordered, quantity, double, integer or boolean."""
+    """The kind of each argument: presence, any, ordered, quantity, double, integer, boolean, text or
+    percentages."""
     more: str | None
     """The kind of its variadic arguments, if it takes any."""
     ignores_nulls: bool

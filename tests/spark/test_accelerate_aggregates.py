@@ -166,7 +166,9 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Any], Any], set[str]]] = {
     "rollup": (("update",), lambda df: df.rollup("k", F.col("v") % 2).agg(F.sum("v")), {"default"}),
     "sessions": (
         ("append",),
-        lambda df: marked(df).groupBy("k", F.session_window("ts", "5 seconds")).agg(F.count("*").alias("n"), F.sum("v")),
+        lambda df: (
+            marked(df).groupBy("k", F.session_window("ts", "5 seconds")).agg(F.count("*").alias("n"), F.sum("v"))
+        ),
         {"default"},
     ),
     "sessions of each row": (

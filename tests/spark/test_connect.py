@@ -92,6 +92,8 @@ def test_initial_state(answers: dict[str, Any]) -> None:
 def test_batch_frames(answers: dict[str, Any]) -> None:
     assert answers["calls"]["batch"] == [["A", 11], ["B", 2]]
     assert answers["calls"]["agg"] == [["a", 11], ["b", 2]]
+    assert answers["calls"]["expressions ours"] == answers["calls"]["expressions sparks"]
+    assert [row[1] for row in answers["calls"]["expressions ours"]] == [20, 3]
 
 
 def test_accelerate(answers: dict[str, Any]) -> None:

@@ -7,10 +7,13 @@ Owns: functions beside those of `test_equal_to_spark`.
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 import math
+import operator
 import pathlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -52,10 +55,19 @@ NUMBERS: dict[str, Any] = {
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return (a != a and b != b) or math.isclose(a, b, rel_tol=1e-12)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
     return type(a) is type(b) and bool(a == b)
 
 
-def compare(spark: Any, feed: Feed, batches: list[list[Any]], tmp_path: pathlib.Path, aggregates: list[Any]) -> None:
+def compare(
+    spark: Any,
+    feed: Feed,
+    batches: list[list[Any]],
+    tmp_path: pathlib.Path,
+    aggregates: list[Any],
+    same: Callable[[Any, Any], bool] = same,
+) -> None:
     """Every batch: the keys of its rows, with Spark's results over all rows up to it."""
     for rows in batches:
         feed.add(rows)
@@ -164,6 +176,59 @@ def test_powers_that_underflow_follow_ansi(
     ours = grouped(source.stream(), "k", state=str(tmp_path / "state")).agg(aggregate)
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         run(ours, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_tried_sums_and_means_are_null_where_they_overflow(
+    feed: Any, spark: Any, conf: Any, tmp_path: pathlib.Path, ansi: str
+) -> None:
+    conf("spark.sql.ansi.enabled", ansi)
+    big, wide, long = 2**63 - 1, D("9" * 38), dt.timedelta(days=10**8 - 1)
+    batches = [
+        [(1, big, wide, 1.5, 7, D("1.25"), long), (2, 5, D(2), 2.5, -7, D("-2.50"), dt.timedelta(1))],
+        [(1, 1, wide, 2.0, 8, D("3.75"), long), (2, -9, D(7), None, None, None, None), (3, *[None] * 6)],
+        [(1, -5, D(-5), 0.5, 9, D("0.05"), -long), (3, 1, D(1), 1.0, 1, D(1), dt.timedelta(2))],
+    ]
+    schema = "k int, l bigint, p decimal(38,0), d double, i tinyint, m decimal(5,2), t interval day to second"
+    aggregates = [f(name) for name in "lpdimt" for f in (F.try_sum, F.try_avg)]
+    source = feed(schema, *batches)
+    plans = {
+        "ours": grouped(source.stream(), "k", state=str(tmp_path / "state")),
+        "sparks": source.stream().groupBy("k"),
+    }
+    assert plans["ours"].agg(*aggregates).schema == plans["sparks"].agg(*aggregates).schema
+    found = {side: run(plan.agg(*aggregates), tmp_path / side).batches for side, plan in plans.items()}
+    assert {n: sorted(rows) for n, rows in found["ours"].items()} == {
+        n: sorted(rows) for n, rows in found["sparks"].items()
+    }
+    (last,) = (row for row in found["ours"][2] if row["k"] == 1)
+    assert (last["try_sum(l)"], last["try_sum(p)"], last["try_sum(i)"]) == (None, None, 24)
+
+
+@pytest.mark.parametrize("types", [list(NUMBERS)[:5], list(NUMBERS)[5:]], ids="+".join)
+def test_percentiles_of_every_number(feed: Any, spark: Any, tmp_path: pathlib.Path, types: list[str]) -> None:
+    schema = "k int, " + ", ".join(f"c{i} {t}" for i, t in enumerate(types)) + ", n int"
+    aggregates = [f(f"c{i}") for i in range(len(types)) for f in (F.median, lambda c: F.percentile(c, 0.3))]
+    aggregates += [
+        F.percentile("c0", [0.0, 0.25, 1.0]),
+        F.percentile("c1", F.lit(1)),
+        F.percentile("c2", 0.9, F.col("n")),
+    ]
+    batches = drawn(5, [*types, "n"], lambda t, r: r.randrange(3) if t == "n" else NUMBERS[t](r))
+    compare(spark, feed(schema), batches, tmp_path, aggregates, operator.eq)
+
+
+def test_the_most_frequent_value(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    types = {
+        "string": lambda r: r.choice("xyz"),
+        "int": lambda r: r.randrange(4),
+        "boolean": lambda r: r.random() < 0.5,
+    }
+    types |= {"array<int>": lambda r: [r.randrange(2)], "decimal(9,2)": lambda r: D(r.randrange(3)) / 4}
+    aggregates = [F.mode(f"c{i}", deterministic=True) for i in range(len(types))] + [F.mode("often")]
+    batches = drawn(6, [*types, "often"], lambda t, r: "often" if t == "often" else types[t](r))
+    schema = "k int, " + ", ".join(f"c{i} {t}" for i, t in enumerate(types)) + ", often string"
+    compare(spark, feed(schema), batches, tmp_path, aggregates)
 
 
 def test_where_is_filter(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a rollup": (lambda df: df.rollup("k").count(), "it is a rollup, a cube or has grouping sets"),
     "collections": (
         lambda df: df.groupBy("k").agg(F.count("*"), F.collect_list("v"), F.collect_set("v")),
-        "it keeps `buf` binary and 1 more columns, as an aggregate does that is not supported, such as collect_list",
+        "it keeps `buf` binary and 1 more columns, as an aggregate does that cannot be imported, such as collect_list",
     ),
     "a type": (
         lambda df: df.groupBy("k").agg(F.first(F.expr("parse_json(k)"))),

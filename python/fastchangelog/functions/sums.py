@@ -19,6 +19,8 @@ __all__ = [
     "mean",
     "product",
     "sum",
+    "try_avg",
+    "try_sum",
 ]
 
 
@@ -125,6 +127,48 @@ def mean(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
         avg(price)
     """
     return make("avg", col, where=where)
+
+
+def try_sum(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """Sum of the values that are not null; null if there are none, or if the sum overflows on the way.
+
+    Args:
+        col: Column name or PySpark Column.
+        where: Condition on rows, such as `"price > 0"` or a Column; None takes all rows.
+
+    Returns:
+        The aggregate, to be given to `agg()` or to `aggregating_state()`.
+
+    Raises:
+        InvalidArgumentError: An argument is no column name and no Column.
+
+    Example:
+        >>> from fastchangelog import functions as F
+        >>> F.try_sum("price")
+        try_sum(price)
+    """
+    return make("try_sum", col, where=where)
+
+
+def try_avg(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """Mean of the values that are not null; null if there are none, or if their sum overflows on the way.
+
+    Args:
+        col: Column name or PySpark Column.
+        where: Condition on rows, such as `"price > 0"` or a Column; None takes all rows.
+
+    Returns:
+        The aggregate, to be given to `agg()` or to `aggregating_state()`.
+
+    Raises:
+        InvalidArgumentError: An argument is no column name and no Column.
+
+    Example:
+        >>> from fastchangelog import functions as F
+        >>> F.try_avg("price")
+        try_avg(price)
+    """
+    return make("try_avg", col, where=where)
 
 
 def product(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:

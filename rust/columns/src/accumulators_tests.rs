@@ -36,7 +36,7 @@ fn every_call() -> Vec<NamedCall> {
         vec![call("count", &[]), call("sum", &["decimal"]), call("avg", &["decimal"]), call("max", &["text"])];
     for function in AggregateFunction::ALL {
         let arguments = function.arguments.len().max(1);
-        let candidates = ["long", "truth", "double"].map(|name| call(function.name, &vec![name; arguments]));
+        let candidates = ["long", "truth", "double", "text"].map(|name| call(function.name, &vec![name; arguments]));
         let fits = |call: &NamedCall| Accumulators::new(&fields(), std::slice::from_ref(call), true).is_ok();
         calls.push(candidates.into_iter().find(fits).expect(function.name));
     }

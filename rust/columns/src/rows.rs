@@ -18,6 +18,8 @@ pub(super) struct Shape {
     pub(super) stride: usize,
     /// Number of variable slots.
     pub(super) vars: usize,
+    /// Variable slots grow when rows are joined: their values are no longer than all that were joined.
+    pub(super) grows: bool,
 }
 
 impl Shape {
@@ -122,7 +124,8 @@ impl Rows {
         growth.of(self.fixed.len(), incoming.groups * stride, self.fixed.capacity(), 1);
         if self.shape.vars > 0 {
             growth.of(vars.slots.len(), incoming.groups * self.shape.vars, vars.slots.capacity(), size_of::<VarSlot>());
-            growth.of(vars.bytes.len(), incoming.row_bytes, vars.bytes.capacity(), 1);
+            let more = incoming.row_bytes + if self.shape.grows { vars.growth(incoming.row_bytes) } else { 0 };
+            growth.of(vars.bytes.len(), more, vars.bytes.capacity(), 1);
             growth.copies(if vars.wasted > 0 { vars.bytes.len() } else { 0 });
         }
     }
@@ -197,6 +200,43 @@ impl Vars {
         }
     }
 
+    /// Adds `more` to the end of a value. A value that moves gets as much room again.
+    pub(super) fn append(&mut self, row: usize, slot: usize, more: &[u8]) {
+        let VarSlot { offset, len, room } = self.slots[row * self.per_row + slot];
+        let value = offset..offset + len as usize;
+        let wanted = value.len() + more.len();
+        if wanted > room as usize {
+            let next = self.bytes.len();
+            self.bytes.reserve(2 * wanted);
+            self.bytes.extend_from_within(value);
+            self.bytes.extend_from_slice(more);
+            self.bytes.resize(next + 2 * wanted, 0);
+            self.moved(row, slot, next, wanted, 2 * wanted);
+        } else {
+            let end = value.end;
+            self.bytes[end..end + more.len()].copy_from_slice(more);
+            self.moved(row, slot, offset, wanted, room as usize);
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "an Arrow value is at most 2 GiB")]
+    fn moved(&mut self, row: usize, slot: usize, offset: usize, len: usize, room: usize) {
+        let place = &mut self.slots[row * self.per_row + slot];
+        if offset != place.offset {
+            self.wasted += place.room as usize;
+        }
+        *place = VarSlot { offset, len: len as u32, room: room as u32 };
+        if self.wasted > PACK_FROM && self.wasted > self.bytes.len() / 2 {
+            self.pack();
+        }
+    }
+
+    /// How many bytes values may take at most that grow by `more` bytes: each one's room is twice its length, and what
+    /// was left over is at most as large as all places.
+    fn growth(&self, more: usize) -> usize {
+        PACK_FROM + 4 * (self.bytes.len() + more)
+    }
+
     fn pack(&mut self) {
         let mut packed = Vec::with_capacity(self.bytes.len() - self.wasted);
         for slot in &mut self.slots {
@@ -215,7 +255,7 @@ mod tests {
 
     #[test]
     fn values_survive_moves_and_packing() {
-        let shape = Shape { stride: 1, vars: 2 };
+        let shape = Shape { stride: 1, vars: 2, grows: false };
         let mut rows = Rows::new(shape);
         rows.grow_to(3);
         for size in [10usize, 5, 300_000, 400_000, 900_000, 1, 1_000_000] {
@@ -237,8 +277,32 @@ mod tests {
     }
 
     #[test]
+    fn values_that_grow_keep_their_bytes() {
+        let mut rows = Rows::new(Shape { stride: 1, vars: 2, grows: true });
+        rows.grow_to(3);
+        let mut model = vec![vec![]; 6];
+        for round in 0..2_000usize {
+            let at = round * 7 % 6;
+            let more = vec![u8::try_from(round % 251).unwrap(); round * 31 % 900];
+            if round % 97 == 0 {
+                rows.vars.set(at / 2, at % 2, &more);
+                model[at] = more;
+            } else {
+                rows.vars.append(at / 2, at % 2, &more);
+                model[at].extend(more);
+            }
+            assert_eq!(rows.vars.get(at / 2, at % 2), model[at]);
+        }
+        for (at, expected) in model.iter().enumerate() {
+            assert_eq!(rows.vars.get(at / 2, at % 2), expected);
+        }
+        let used: usize = model.iter().map(Vec::len).sum();
+        assert!(rows.vars.bytes.len() <= rows.vars.growth(used));
+    }
+
+    #[test]
     fn a_malformed_row_is_corrupt() {
-        let shape = Shape { stride: 2, vars: 1 };
+        let shape = Shape { stride: 2, vars: 1, grows: false };
         let good = [0, 0, 1, 0, 0, 0, 7];
         let mut vars = vec![];
         shape.parse(&good, &mut vars).unwrap();

@@ -159,6 +159,16 @@ def calls(job: Job) -> Any:
     out["batch"] = sorted(list(row) for row in done.collect())
     sums = grouped(batch, "k").agg(F.sum("v").alias("n"))
     out["agg"] = sorted(list(row) for row in sums.collect())
+    computed = [
+        (F.sum("v") * 2 - F.count("*")).alias("n"),
+        F.when(F.max("v") > 5, F.concat("k", F.max("v").cast("string"))).otherwise(F.lit("few")),
+        F.struct(F.min("v").alias("x"), F.lit(1))["x"] + 1,
+    ]
+    ours, sparks = grouped(batch, "k").agg(*computed), batch.groupBy("k").agg(*computed)
+    assert (ours.columns, ours.dtypes) == (sparks.columns, sparks.dtypes)
+    out["expressions ours"], out["expressions sparks"] = (
+        sorted(list(row) for row in df.collect()) for df in (ours, sparks)
+    )
     return out
 
 

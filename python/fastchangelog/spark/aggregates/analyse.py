@@ -1,8 +1,8 @@
 """Analysis of aggregates: functions, arguments, names and types, all as Spark itself resolves them.
 
 Owns: the query of Spark's analysed schema, the casts that Spark puts around arguments, the refusals.
-Does not own: the keys (`keys`), the functions (`function_table`), how a `Column` is parsed (`internals`), the wire form
-of types (`types.wire`), settings (`settings`).
+Does not own: the keys (`keys`), expressions over aggregates (`expressions`), the functions (`function_table`), how a
+`Column` is parsed (`internals`), the wire form of types (`types.wire`), settings (`settings`).
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.function_table import FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals
+from fastchangelog.spark.aggregates.expressions import aggregate_name, is_computed, key_name, over_aggregates
 from fastchangelog.spark.aggregates.keys import Keys, keys_of
 from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, OutputMode, spec_json
+from fastchangelog.spark.internals_expressions import without_alias
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "Projection", "Result", "analyse"]
+__all__ = ["Analysed", "Output", "Projection", "Result", "analyse"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
@@ -42,7 +44,7 @@ class Result:
     #: The function's name in the table.
     fn: str
     text: str
-    #: The column of the result.
+    #: Its column: of the result, or as Spark would name it there.
     field: T.StructField
     #: The types of the arguments, as they are aggregated.
     arguments: tuple[T.DataType, ...]
@@ -50,6 +52,17 @@ class Result:
     is_filtered: bool
     #: Equal for aggregates that Spark keeps once.
     in_spark: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A column of the result: an aggregate, or an expression over aggregates."""
+
+    #: Name, type and metadata as Spark's own `groupBy().agg()` has them.
+    field: T.StructField
+    #: The number of the aggregate among those of the query; of no use beside an expression.
+    aggregate: int
+    expression: Column | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +76,10 @@ class Analysed:
     projection: tuple[Column, ...]
     #: What the operator returns: the wire form, before names and types are restored.
     wire_result: T.StructType
-    #: Spark's own result schema of the same `groupBy().agg()`.
-    result: T.StructType
+    #: The columns of the result behind the keys.
+    outputs: tuple[Output, ...]
+    #: The result that each aggregate of the query is: equal ones are kept once.
+    kept: tuple[int, ...]
     #: Whether the keys are in the result (`spark.sql.retainGroupColumns`).
     keys_in_result: bool
     keys: Keys
@@ -95,6 +110,17 @@ class _Bound:
     text: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """One column of the result: `native` is what Spark would be given for it."""
+
+    native: Column
+    text: str
+    #: The number of the aggregate, or the expression.
+    aggregate: int = -1
+    expression: Column | None = None
+
+
 def analyse(
     df: DataFrame,
     given: Sequence[Column],
@@ -104,14 +130,17 @@ def analyse(
     ttl_millis: int | None = None,
 ) -> Analysed:
     """Binds and checks `exprs` and `named` of rows grouped by `given`, and asks Spark for names and types."""
-    bound = _bind_all([_in_spark_order(df, given, e) if isinstance(e, dict) else e for e in exprs], named)
+    asked, bound = _bind_all([_in_spark_order(df, given, e) if isinstance(e, dict) else e for e in exprs], named, given)
     if not bound:
         raise InvalidArgumentError('agg() needs at least one aggregate, such as F.count("*") or fc.count()')
-    native = df.groupBy(*given).agg(*[b.native for b in bound]).schema
-    keys_in_result = len(native) == len(given) + len(bound)
-    if not keys_in_result and len(native) != len(bound):
+    shown = {a.aggregate: i for i, a in enumerate(asked) if a.expression is None}
+    inner = [n for n in range(len(bound)) if n not in shown]
+    columns = [*(a.native for a in asked), *(bound[n].native for n in inner)]
+    native = df.groupBy(*given).agg(*columns).schema
+    keys_in_result = len(native) == len(given) + len(columns)
+    if not keys_in_result and len(native) != len(columns):
         raise InvalidArgumentError(
-            f"the keys and aggregates make {len(native)} columns, but {len(given) + len(bound)} were expected; name "
+            f"the keys and aggregates make {len(native)} columns, but {len(given) + len(columns)} were expected; name "
             "each column on its own instead of using *"
         )
     keys = keys_of(df, given, (native if keys_in_result else df.select(*given).schema).fields[: len(given)])
@@ -139,8 +168,11 @@ def analyse(
         plan.add(f"__k{i}", part.column, part.dtype, part.text, key=True)
     aggregates: list[AggregateSpec] = []
     arg_at, where_at = 0, len(parts) - len(filters)
-    results = native.fields[-len(bound) :]
+    fields = native.fields[-len(columns) :]
+    at = {**shown, **{n: len(asked) + i for i, n in enumerate(inner)}}
     described: list[Result] = []
+    known: dict[tuple[AggregateSpec, str], int] = {}
+    kept: list[int] = []
     for n, b in enumerate(bound):
         where, where_text = None, ""
         if b.where is not None:
@@ -151,8 +183,8 @@ def analyse(
                 )
             where, where_at = plan.column("w", b.where, field.dataType, where_text), where_at + 1
             if not b.named:  # as Spark names an aggregate with a FILTER
-                r = results[n]
-                results[n] = T.StructField(f"{r.name} FILTER (WHERE {where_text})", r.dataType, r.nullable)
+                r = fields[at[n]]
+                fields[at[n]] = T.StructField(f"{r.name} FILTER (WHERE {where_text})", r.dataType, r.nullable)
         args: list[int] = []
         types: list[T.DataType] = []
         counts_all = b.fn.name == "count"
@@ -170,17 +202,21 @@ def analyse(
         names = ", ".join(plan.texts[i] for i in args) or "*"
         identity = f"{b.fn.name}({names})" + (" IGNORE NULLS" if b.ignore_nulls else "")
         identity += f" WHERE {where_text}" if where_text else ""
-        aggregates.append(AggregateSpec(b.fn.name, tuple(args), where, b.ignore_nulls, ansi, identity))
+        aggregate = AggregateSpec(b.fn.name, tuple(args), where, b.ignore_nulls, ansi, identity)
+        kept.append(known.setdefault((aggregate, fields[at[n]].dataType.json()), len(aggregates)))
+        if kept[n] < len(aggregates):
+            continue
+        aggregates.append(aggregate)
         in_spark = (_IN_SPARK.get(b.fn.name, b.fn.name), () if counts_all else tuple(args), where, b.ignore_nulls)
         described.append(
-            Result(b.fn.name, identity, results[n], tuple(types), b.ignore_nulls, where is not None, in_spark)
+            Result(b.fn.name, identity, fields[at[n]], tuple(types), b.ignore_nulls, where is not None, in_spark)
         )
 
     wire_result = T.StructType(
         [T.StructField(f"__r{i}", wire.wire_type(p.dtype, f"key {p.text}")) for i, p in enumerate(keys.parts)]
         + [
-            T.StructField(f"__r{k + i}", wire.wire_type(f.dataType, f"the result {f.name}"))
-            for i, f in enumerate(results)
+            T.StructField(f"__r{k + i}", wire.wire_type(r.field.dataType, f"the result {r.field.name}"))
+            for i, r in enumerate(described)
         ]
     )
     lifetime = None
@@ -189,6 +225,8 @@ def analyse(
         now = plan.add("__e", F.unix_micros(F.current_timestamp()), T.LongType(), "time of the last row")
         aggregates.insert(0, AggregateSpec("max", (now,), None, False, ansi, "max(time of the last row)"))
         lifetime = Lifetime(ttl_millis * 1000, "processing")
+    outputs = tuple(Output(fields[i], a.aggregate, a.expression) for i, a in enumerate(asked))
+    _check_expressions(df, asked, keys, [described[i].field for i in kept])
     windows = None if keys.windows is None else dataclasses.asdict(keys.windows)
     wire_input = wire.arrow_schema(plan.schema())
     spec = spec_json(
@@ -201,13 +239,13 @@ def analyse(
         output_mode=output_mode,
         lifetime=lifetime,
     )
-    result = T.StructType([*keys.fields, *results])
     return Analysed(
         spec,
         plan.schema(),
         tuple(plan.columns),
         wire_result,
-        result,
+        outputs,
+        tuple(kept),
         keys_in_result,
         keys,
         tuple(described),
@@ -268,7 +306,10 @@ def _check_ttl(keys: Keys, output_mode: OutputMode) -> None:
         )
 
 
-def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:
+def _bind_all(
+    exprs: Sequence[Any], named: Mapping[str, Any], keys: Sequence[Column]
+) -> tuple[list[_Asked], list[_Bound]]:
+    """The columns of the result, and their aggregates in the order in which Spark finds them."""
     items: list[tuple[Any, str | None]] = []
     for expr in exprs:
         if isinstance(expr, _FromDict):
@@ -278,7 +319,46 @@ def _bind_all(exprs: Sequence[Any], named: Mapping[str, Any]) -> list[_Bound]:
         else:
             items.append((expr, None))
     items += [(value, name) for name, value in named.items()]
-    return [_bind(value, name) for value, name in items]
+    asked: list[_Asked] = []
+    bound: list[_Bound] = []
+    for value, name in items:
+        aggregate = _bind(value, name)
+        if aggregate is None:
+            asked.append(_computed(value, name, keys, bound))
+        else:
+            asked.append(_Asked(aggregate.native, aggregate.text, len(bound)))
+            bound.append(aggregate)
+    if asked and not bound:
+        raise _refused(asked[0].text)
+    return asked, bound
+
+
+def _computed(column: Column, name: str | None, keys: Sequence[Column], bound: list[_Bound]) -> _Asked:
+    """An expression over aggregates, which are added to those of the query."""
+
+    def number(part: Column) -> int | None:
+        aggregate = _bind_column(part, None)
+        if aggregate is None:
+            return None
+        bound.append(dataclasses.replace(aggregate, native=without_alias(part)))
+        return len(bound) - 1
+
+    text = internals.text_of(column)
+    expression = over_aggregates(column, keys, number)
+    if expression is None:
+        raise _refused(text)
+    return _Asked(column if name is None else column.alias(name), text, expression=expression)
+
+
+def _check_expressions(df: DataFrame, asked: Sequence[_Asked], keys: Keys, aggregates: Sequence[T.StructField]) -> None:
+    """Refuses expressions with an aggregate of Spark's that is none of ours."""
+    columns = T.StructType(
+        [T.StructField(key_name(i), field.dataType) for i, field in enumerate(keys.fields)]
+        + [T.StructField(aggregate_name(n), field.dataType) for n, field in enumerate(aggregates)]
+    )
+    expressions = {a.text: a.expression for a in asked if a.expression is not None}
+    if expressions and not is_computed(df.sparkSession, columns, list(expressions.values())):
+        raise _refused("`, `".join(expressions))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,7 +393,8 @@ def _from_dict(column: object, fn: object) -> Column:
     return made
 
 
-def _bind(value: Any, name: str | None) -> _Bound:
+def _bind(value: Any, name: str | None) -> _Bound | None:
+    """The aggregate; None for a column that is none."""
     if isinstance(value, Aggregate):
         return _bind_ours(value, name)
     if isinstance(value, Column):
@@ -339,27 +420,38 @@ def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
     return _Bound(FUNCTIONS[value.fn], args, where, value.ignore_nulls, named, alias is not None, repr(value))
 
 
-def _bind_column(column: Column, name: str | None) -> _Bound:
+def _bind_column(column: Column, name: str | None) -> _Bound | None:
     call = internals.call_of(column)
-    if call is None:
-        raise _refused(column)
-    fn = FUNCTIONS.get(call.function)
-    if fn is None or call.distinct:
-        raise _refused(column)
+    fn = None if call is None else FUNCTIONS.get(call.function)
+    if call is None or fn is None:
+        return None
+    if call.distinct:
+        raise UnsupportedError(
+            f"`{internals.text_of(column)}` is a distinct aggregation, which Spark does not support on streaming "
+            'DataFrames either: compute it from the distinct values, such as F.size(F.collect_set("x")); supported are '
+            f"{NAMES}"
+        )
     args, ignore_nulls = list(call.args), False
     if fn.ignores_nulls and len(args) == 2:
         flag = args.pop()
         if not isinstance(flag, internals.Literal) or not isinstance(flag.value, bool):
-            raise _refused(column)
+            raise _refused(internals.text_of(column))
         ignore_nulls = flag.value
     plain: list[Column] = []
     if not (fn.takes(0) and len(args) == 1 and _counts_all(args[0])):
-        for arg in args:
+        for i, arg in enumerate(args):
+            if (
+                i >= len(fn.arguments)
+                and fn.more == "text"
+                and isinstance(arg, internals.Literal)
+                and arg.value is None
+            ):
+                continue  # no delimiter
             if isinstance(arg, internals.Star):
-                raise _refused(column)
+                raise _refused(internals.text_of(column))
             plain.append(arg.column if isinstance(arg, internals.Literal) else arg)
         if not plain or not fn.takes(len(plain)):
-            raise _refused(column)
+            raise _refused(internals.text_of(column))
     native = column if name is None else column.alias(name)
     return _Bound(fn, tuple(plain), None, ignore_nulls, native, True, internals.text_of(column))
 
@@ -368,10 +460,10 @@ def _counts_all(arg: object) -> bool:
     return isinstance(arg, internals.Star) or (isinstance(arg, internals.Literal) and arg.value is not None)
 
 
-def _refused(column: Column) -> InvalidArgumentError:
+def _refused(text: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"`{internals.text_of(column)}` is not an aggregate that fastchangelog understands; supported are {NAMES}, "
-        "each on its own and with alias(): compute on results in a select() after it, and write F.expr texts as "
+        f"`{text}` is not an aggregate that fastchangelog understands; supported are {NAMES}, with alias() and in "
+        "expressions with keys and constants: compute anything else in a select() after it, and write F.expr texts as "
         'functions (a FILTER becomes fc.sum("x", where="…"))'
     )
 
@@ -382,6 +474,11 @@ def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Colum
         return arg.cast("double"), T.DoubleType()
     if kind == "integer" and isinstance(dtype, T.NullType):
         return arg.cast("int"), T.IntegerType()
+    if kind == "text" and not isinstance(dtype, (T.StringType, T.BinaryType)):
+        return arg.cast("string"), T.StringType()
+    if kind == "percentages":
+        wanted = T.ArrayType(T.DoubleType()) if isinstance(dtype, T.ArrayType) else T.DoubleType()
+        return arg.cast(wanted), wanted
     if kind == "boolean" and not isinstance(dtype, T.BooleanType):
         return arg.cast("boolean"), T.BooleanType()
     if kind == "presence" and not isinstance(dtype, (T.NumericType, T.BooleanType)):

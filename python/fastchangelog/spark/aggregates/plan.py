@@ -17,9 +17,10 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.spark import complete_mode, metrics
-from fastchangelog.spark.aggregates.analyse import Analysed
+from fastchangelog.spark.aggregates.analyse import Analysed, Output
 from fastchangelog.spark.aggregates.batch import BatchOperator
 from fastchangelog.spark.aggregates.event_time import EventTimeProcessor
+from fastchangelog.spark.aggregates.expressions import aggregate_name, key_name
 from fastchangelog.spark.aggregates.operator import ShardProcessor
 from fastchangelog.spark.aggregates.spec import Returned
 from fastchangelog.spark.aggregates.split import Split
@@ -67,12 +68,45 @@ def aggregated(
         analysed.output_mode,
         analysed.closes_groups,
     )
-    found = operated(grouping, operation, first)
-    keys, results = analysed.num_keys, analysed.result.fields[len(analysed.keys.fields) :]
-    columns = [wire.result_column(F.col(f"__r{keys + i}"), field) for i, field in enumerate(results)]
-    if analysed.keys_in_result:
-        columns = [*analysed.keys.results([F.col(f"__r{i}") for i in range(keys)]), *columns]
-    return found.select(*columns)
+    return _with_results(operated(grouping, operation, first), analysed)
+
+
+def _with_results(found: DataFrame, analysed: Analysed) -> DataFrame:
+    """Keys and results under Spark's names, from what the operator returns."""
+    stored = [F.col(f"__r{i}") for i in range(analysed.num_keys + len(analysed.results))]
+    keys, results = analysed.keys.results(stored[: analysed.num_keys]), stored[analysed.num_keys :]
+    aggregates = [results[i] for i in analysed.kept]
+    if all(output.expression is None for output in analysed.outputs):
+        plain = [wire.result_column(aggregates[output.aggregate], output.field) for output in analysed.outputs]
+        return found.select(*(keys if analysed.keys_in_result else []), *plain)
+    fields = [analysed.results[i].field for i in analysed.kept]
+    shown = [key.alias(key_name(i)) for i, key in enumerate(keys)] + [
+        wire.result_column(column, T.StructField(aggregate_name(n), field.dataType, field.nullable))
+        for n, (column, field) in enumerate(zip(aggregates, fields, strict=True))
+    ]
+    computed = found.select(*shown)
+    named = [F.col(key_name(i)).alias(field.name) for i, field in enumerate(analysed.keys.fields)]
+    expressions = [_expression(output) for output in analysed.outputs]
+    made = computed.select(*(e.alias(f"e{i}") for i, e in enumerate(expressions))).schema.fields
+    columns = [
+        wire.named(_nullable(expression, is_made, output.field), output.field)
+        for expression, is_made, output in zip(expressions, made, analysed.outputs, strict=True)
+    ]
+    return computed.select(*(named if analysed.keys_in_result else []), *columns)
+
+
+def _expression(output: Output) -> Column:
+    return F.col(aggregate_name(output.aggregate)) if output.expression is None else output.expression
+
+
+def _nullable(column: Column, made: T.StructField, wanted: T.StructField) -> Column:
+    """The column, null where Spark says that it may be: of a stream all results may be, constants too."""
+    if made.dataType != wanted.dataType:
+        column = column.cast(wanted.dataType)
+    if made.nullable or not wanted.nullable:
+        return column
+    key = F.col(key_name(0))
+    return F.when(key.isNull() | key.isNotNull(), column)
 
 
 def operated(grouping: Grouping, operation: Operation, first: DataFrame | None = None) -> DataFrame:

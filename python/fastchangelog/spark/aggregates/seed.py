@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BufferSplit", "initial_payloads", "kept_names"]
 
+#: The column of an accumulator that Spark keeps in bytes of its own.
+_NOT_SPARKS = "values"
 #: Digits of decimals that Spark sums as whole numbers, and averages as doubles.
 _WHOLE_DIGITS = 8
 _DOUBLE_DIGITS = 11
@@ -70,22 +72,26 @@ def initial_payloads(grouping: Grouping, analysed: Analysed, initial: ImportedSt
     return _given(analysed, initial).mapInArrow(split, payload_type(None))
 
 
-def kept_names() -> frozenset[str]:
-    """The names of all columns in which accumulators can be imported.
+def kept_names() -> dict[str, frozenset[str]]:
+    """The functions whose accumulators can be imported, and the names of Spark's columns of each.
 
-    >>> sorted(kept_names() & {"count", "isEmpty", "buf"})
-    ['count', 'isEmpty']
+    >>> sorted(kept_names()["avg"]), "collect_list" in kept_names()
+    (['count', 'sum'], False)
     """
-    columns = pa.schema([("number", pa.decimal128(10, 2)), ("integer", pa.int64()), ("truth", pa.bool_())])
-    at = {"integer": 1, "boolean": 2}
+    examples = {"number": pa.decimal128(10, 2), "integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
+    columns = pa.schema({**examples, "percentages": pa.float64()})
+    at = {kind: i for i, kind in enumerate(columns.names)}
+    names = list(dict.fromkeys(fn.name for fn in FUNCTIONS.values()))
     calls = [
-        AggregateSpec(fn.name, tuple(at.get(kind, 0) for kind in fn.arguments), None, False, True, fn.name)
-        for fn in {fn.name: fn for fn in FUNCTIONS.values()}.values()
+        AggregateSpec(name, tuple(at.get(kind, 0) for kind in FUNCTIONS[name].arguments), None, False, True, name)
+        for name in names
     ]
     results = pa.schema(list(_internal.aggregate_results(columns, calls_json(calls))))
-    return frozenset(
-        field.name.partition(".")[2] for field in _internal.spec_buffers(spec_json(0, columns, results, calls))
-    )
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for field in _internal.spec_buffers(spec_json(0, columns, results, calls)):
+        number, _, name = field.name.partition(".")
+        found[names[int(number)]].add(name)
+    return {name: frozenset(columns) for name, columns in found.items() if _NOT_SPARKS not in columns}
 
 
 class BufferSplit(PayloadSplit):
@@ -171,6 +177,11 @@ def _kept(where: str, analysed: Analysed, value: T.StructType) -> list[_Kept]:
     at = 0
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
         sparks = _sparks_own(result, buffers)
+        if any(buffer.name == _NOT_SPARKS for buffer in buffers):
+            raise InvalidArgumentError(
+                f"{where}: Spark's state of {result.text} cannot be imported: Spark keeps it in bytes of its own; "
+                "start the new query without initial_state"
+            )
         if result.in_spark not in known:
             _check_fields(where, result, value.fields[at : at + len(sparks)], sparks)
             known[result.in_spark] = at
@@ -286,7 +297,8 @@ def _given(analysed: Analysed, initial: DataFrame) -> DataFrame:
     columns: list[Column] = [_named(initial, fields, field, "key") for field in analysed.keys.fields]
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
         names = [buffer.name for buffer in buffers]
-        if names not in (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"]) and len(names) > 1:
+        known = (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"])
+        if result.fn == "try_sum" or (names not in known and len(names) > 1):
             raise InvalidArgumentError(
                 f"initial_state: {result.text} cannot continue from its result, which does not determine the "
                 f"accumulator of {result.fn}; leave it out, or import the state of the Spark query with "

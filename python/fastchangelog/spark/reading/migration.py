@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.function_table import NAMES
 from fastchangelog.spark.aggregates.keys import check_key
 from fastchangelog.spark.aggregates.seed import kept_names
 from fastchangelog.spark.checkpoint.spark_states import DISTINCT_WITHIN_WATERMARK, Checkpoint, Operator
@@ -94,12 +93,12 @@ def _of_aggregate(key: T.StructType, value: T.StructType) -> list[str]:
         else:
             reasons += _refusals(check_key, f"`{field.name}`", field)
     known = kept_names()
-    if foreign := [field for field in value.fields if field.name not in known]:
+    if foreign := [field for field in value.fields if field.name not in frozenset().union(*known.values())]:
         more = f" and {len(foreign) - 1} more columns" if len(foreign) > 1 else ""
         reasons.append(
-            f"it keeps `{foreign[0].name}` {foreign[0].dataType.simpleString()}{more}, as an aggregate does that is "
-            f"not supported, such as {_KEEPERS.get(foreign[0].name, 'one with a state of its own')}; supported are "
-            f"{NAMES}"
+            f"it keeps `{foreign[0].name}` {foreign[0].dataType.simpleString()}{more}, as an aggregate does that "
+            f"cannot be imported, such as {_KEEPERS.get(foreign[0].name, 'one with a state of its own')}; "
+            f"supported are {', '.join(known)}"
         )
     for what, struct in (("key", key), ("accumulator", value)):
         for field in struct.fields:

@@ -33,6 +33,7 @@ __all__ = [
     "has_numbered_fields",
     "is_collated",
     "is_unchanged",
+    "named",
     "result_column",
     "spark_type",
     "stored_schema",
@@ -163,6 +164,11 @@ def result_column(on_wire: Column, field: T.StructField) -> Column:
     column = from_wire(on_wire, field.dataType)
     if not field.nullable and (default := _default(field.dataType)) is not None:
         column = F.coalesce(column, default)  # it is never null, and Spark's schema should say so
+    return named(column, field)
+
+
+def named(column: Column, field: T.StructField) -> Column:
+    """The column with the name and the metadata of `field`."""
     metadata = {k: v for k, v in field.metadata.items() if not k.startswith("spark.")}
     return column.alias(field.name, metadata=metadata) if metadata else column.alias(field.name)
 
@@ -172,6 +178,8 @@ def _default(dtype: T.DataType) -> Column | None:
         return F.lit(0).cast(dtype)
     if isinstance(dtype, T.BooleanType):
         return F.lit(False)
+    if isinstance(dtype, T.ArrayType):
+        return F.array().cast(dtype)
     return F.lit("") if dtype == T.StringType() else None
 
 

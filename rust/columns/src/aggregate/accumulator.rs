@@ -30,6 +30,11 @@ pub(super) trait Accumulator: Debug + Send + Sync {
         false
     }
 
+    /// False if several accumulators have one result although Spark keeps one column of its type.
+    fn is_known_by_result(&self) -> bool {
+        true
+    }
+
     /// Folds the rows of columns, one for each argument, into accumulators.
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()>;
 
@@ -57,6 +62,8 @@ pub(super) struct Layout {
     pub(super) bytes: usize,
     /// Variable slots.
     pub(super) vars: usize,
+    /// The values of variable slots grow when accumulators are joined.
+    pub(super) grows: bool,
 }
 
 /// A call as its function sees it.

@@ -1,7 +1,7 @@
 //! Arithmetic that fails as Spark's does.
 //!
-//! Owns: the texts of its errors, and the division of doubles. Does not own: sums (`functions`), the refusal of a state
-//! that was begun in the other mode (`core`).
+//! Owns: the effects of an overflow, the texts of its errors, the division of doubles. Does not own: sums
+//! (`functions`), the refusal of a state that was begun in the other mode (`core`).
 //!
 //! The errors have Spark's conditions, but another remedy: a state keeps its ANSI mode.
 //! `identity` names the call.
@@ -9,6 +9,32 @@
 use crate::arrays::type_text;
 use arrow_schema::DataType;
 use fastchangelog_format::{Error, Result};
+
+/// The effect of an overflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overflow {
+    /// An error, as with ANSI mode.
+    Error,
+    /// What Spark gives without ANSI mode: a sum of integers wraps, others are null.
+    Silent,
+    /// Null in any mode.
+    Null,
+}
+
+impl Overflow {
+    /// The effect in ANSI mode, or without it.
+    pub(super) fn with(ansi: bool) -> Self {
+        if ansi { Self::Error } else { Self::Silent }
+    }
+
+    pub(super) fn is_error(self) -> bool {
+        self == Self::Error
+    }
+
+    pub(super) fn depends_on_ansi(self) -> bool {
+        self != Self::Null
+    }
+}
 
 /// The remedy for values that are too large, or for a divisor of zero.
 const REMEDY: &str = "Leave out what causes it, with a filter before. Or do without ANSI mode: a state keeps the mode that \

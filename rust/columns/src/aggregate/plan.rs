@@ -327,6 +327,7 @@ impl AggPlan {
         let mut ops = self.ops.iter().zip(self.output.fields().iter().skip(self.num_keys));
         self.hidden == 0
             && ops.all(|(op, result)| match &op.buffers[..] {
+                _ if !op.accumulator.is_known_by_result() => false,
                 [(_, kept)] | [(_, kept), (IS_EMPTY, _)] => kept == result.data_type(),
                 _ => false,
             })
@@ -421,7 +422,7 @@ fn assign_slots(ops: &mut [Op]) -> Shape {
     let mut order: Vec<usize> = (0..ops.len()).collect();
     order.sort_by(|a, b| ops[*a].slots.identity.cmp(&ops[*b].slots.identity));
     let bits: usize = ops.iter().map(|op| op.accumulator.layout().bits).sum();
-    let (mut bit, mut at, mut var) = (0, bits.div_ceil(8), 0);
+    let (mut bit, mut at, mut var, mut grows) = (0, bits.div_ceil(8), 0, false);
     for i in order {
         let layout = ops[i].accumulator.layout();
         let slots = &mut ops[i].slots;
@@ -429,8 +430,9 @@ fn assign_slots(ops: &mut [Op]) -> Shape {
         bit += layout.bits;
         at += layout.bytes;
         var += layout.vars;
+        grows |= layout.grows;
     }
-    Shape { stride: at.max(1), vars: var }
+    Shape { stride: at.max(1), vars: var, grows }
 }
 
 /// The accumulator of a call, and the type of its result; `declared` is the wanted one, if it is known.

@@ -44,26 +44,14 @@ impl<'a> RowRange<'a> {
         N::array(self.fixed().map(|row| N::read(row, at)).collect(), self.nulls(|row| has_bit(row, valid)))
     }
 
+    /// The values of variable slot `slot`.
+    pub(super) fn vars(self, slot: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
+        (self.start..self.end).map(move |row| self.rows.vars.get(row, slot))
+    }
+
     /// The byte strings of the first variable slot, null where bit `valid` is off.
     pub(super) fn bytes(self, slots: &Slots, valid: usize, declared: &DataType) -> Result<ArrayRef> {
-        let nulls = self.nulls(|row| has_bit(row, valid));
-        let values = || (self.start..self.end).map(|row| self.rows.vars.get(row, slots.var));
-        let total: usize = values().map(<[u8]>::len).sum();
-        let mut data = Vec::with_capacity(total);
-        values().for_each(|value| data.extend_from_slice(value));
-        let lengths = values().map(<[u8]>::len);
-        let corrupt = |e| Error::corrupt(format_args!("an accumulator row of {}", slots.identity), 0, e);
-        if i32::try_from(total).is_err() && *declared != DataType::LargeBinary {
-            return Err(Error::invalid(format!("the results of {} are {total} bytes in one batch", slots.identity)));
-        }
-        Ok(match declared {
-            DataType::LargeBinary => Arc::new(
-                LargeBinaryArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?,
-            ),
-            _ => Arc::new(
-                BinaryArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?,
-            ),
-        })
+        byte_strings(self.vars(slots.var), self.nulls(|row| has_bit(row, valid)), slots, declared)
     }
 
     /// The values of variable slot `slot`, as `codec` encodes them; null where bit `there` is off.
@@ -75,4 +63,27 @@ impl<'a> RowRange<'a> {
         let mut columns = codec.decode_binary((self.start..self.end).map(value))?;
         columns.pop().ok_or_else(|| Error::internal("a value codec without a column"))
     }
+}
+
+/// A column of byte strings.
+pub(super) fn byte_strings<'a>(
+    values: impl Iterator<Item = &'a [u8]> + Clone,
+    nulls: Option<NullBuffer>,
+    slots: &Slots,
+    declared: &DataType,
+) -> Result<ArrayRef> {
+    let total: usize = values.clone().map(<[u8]>::len).sum();
+    let mut data = Vec::with_capacity(total);
+    values.clone().for_each(|value| data.extend_from_slice(value));
+    let lengths = values.map(<[u8]>::len);
+    let corrupt = |e| Error::corrupt(format_args!("an accumulator row of {}", slots.identity), 0, e);
+    if i32::try_from(total).is_err() && *declared != DataType::LargeBinary {
+        return Err(Error::invalid(format!("the results of {} are {total} bytes in one batch", slots.identity)));
+    }
+    Ok(match declared {
+        DataType::LargeBinary => Arc::new(
+            LargeBinaryArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?,
+        ),
+        _ => Arc::new(BinaryArray::try_new(OffsetBuffer::from_lengths(lengths), data.into(), nulls).map_err(corrupt)?),
+    })
 }

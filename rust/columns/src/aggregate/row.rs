@@ -38,6 +38,12 @@ impl RowMut<'_> {
     pub(super) fn set_var(&mut self, slot: usize, value: &[u8]) {
         self.vars.set(self.number, slot, value);
     }
+
+    /// Adds bytes to the end of a variable slot.
+    #[inline]
+    pub(super) fn append_var(&mut self, slot: usize, more: &[u8]) {
+        self.vars.append(self.number, slot, more);
+    }
 }
 
 /// The row that is joined to a row of a table.

@@ -2,6 +2,7 @@
 //!
 //! Owns: the kinds, and the types of each kind. Does not own: the arguments of each function (`functions`).
 
+use crate::aggregate::fold::is_bytes;
 use crate::aggregate::prim::is_integer;
 use arrow_schema::{DataType, IntervalUnit};
 
@@ -22,6 +23,10 @@ pub enum Argument {
     Integer,
     /// A boolean.
     Boolean,
+    /// A text or a binary.
+    Text,
+    /// A double from 0 to 1, or an array of them.
+    Percentages,
 }
 
 impl Argument {
@@ -35,6 +40,8 @@ impl Argument {
             Self::Double => "double",
             Self::Integer => "integer",
             Self::Boolean => "boolean",
+            Self::Text => "text",
+            Self::Percentages => "percentages",
         }
     }
 
@@ -52,6 +59,8 @@ impl Argument {
             Self::Double => number(),
             Self::Integer => is_integer(data_type),
             Self::Boolean => *data_type == DataType::Boolean,
+            Self::Text => is_bytes(data_type),
+            Self::Percentages => matches!(data_type, DataType::Float64 | DataType::List(_)),
         }
     }
 }

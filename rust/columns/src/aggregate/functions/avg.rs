@@ -1,22 +1,37 @@
-//! `avg`.
+//! `avg`, `try_avg`.
 //!
 //! Owns: the averages of numbers and intervals. Does not own: the division of decimals (`decimal`).
 
 use super::{count, decimal, interval};
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
-use crate::aggregate::arithmetic::{decimal_overflow, out_of_range};
+use crate::aggregate::arithmetic::{Overflow, decimal_overflow, out_of_range};
 use crate::aggregate::fold::Fold;
 use crate::aggregate::prim::{Native, doubles, has_bit, integers, is_integer};
 use crate::aggregate::results::RowRange;
 use crate::aggregate::row::{Other, RowMut, Slots};
-use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Decimal128Type;
+use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, IntervalUnit};
 use fastchangelog_format::{Error, Result};
 
 pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
+    bind(call, Overflow::with(call.ansi))
+}
+
+/// As `avg`, but null where it overflows.
+pub(super) fn try_avg(call: &Call<'_>) -> Option<Bound> {
+    let tried =
+        |months, interval: &DataType| Some(kept(Bound::new(Tried { months }, interval.clone()), interval.clone()));
+    match call.types[0] {
+        t @ DataType::Duration(_) => tried(false, t),
+        t @ DataType::Interval(IntervalUnit::YearMonth) => tried(true, t),
+        _ => bind(call, Overflow::Null),
+    }
+}
+
+fn bind(call: &Call<'_>, overflow: Overflow) -> Option<Bound> {
     Some(match call.types[0] {
         t if is_integer(t) => kept(Bound::new(Floats, DataType::Float64).in_any_order(), DataType::Float64),
         DataType::Float32 | DataType::Float64 => kept(Bound::new(Floats, DataType::Float64), DataType::Float64),
@@ -28,7 +43,7 @@ pub(super) fn avg(call: &Call<'_>) -> Option<Bound> {
                 Some(_) => return None,
                 None => DataType::Decimal128((p + 4).min(38), (s + 4).min(38)),
             };
-            let decimals = Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, ansi: call.ansi };
+            let decimals = Decimals { limit: decimal::sum_limit(*p), precision: *p, scale: *s, overflow };
             kept(Bound::new(decimals, result).in_any_order(), DataType::Decimal128((p + 10).min(38), *s))
         }
         t @ DataType::Duration(_) => kept(Bound::new(Intervals { months: false }, t.clone()).in_any_order(), t.clone()),
@@ -49,7 +64,7 @@ struct Floats;
 
 impl Accumulator for Floats {
     fn layout(&self) -> Layout {
-        Layout { bits: 0, bytes: 16, vars: 0 }
+        Layout { bits: 0, bytes: 16, vars: 0, ..Layout::default() }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
@@ -90,16 +105,16 @@ struct Decimals {
     /// Of the argument, as `scale`.
     precision: u8,
     scale: i8,
-    ansi: bool,
+    overflow: Overflow,
 }
 
 impl Accumulator for Decimals {
     fn layout(&self) -> Layout {
-        Layout { bits: 1, bytes: 24, vars: 0 }
+        Layout { bits: 1, bytes: 24, vars: 0, ..Layout::default() }
     }
 
     fn depends_on_ansi(&self) -> bool {
-        true
+        self.overflow.depends_on_ansi()
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
@@ -110,7 +125,7 @@ impl Accumulator for Decimals {
             (i64::read(row, at + 16) + 1).write(row, at + 16);
             overflow |= decimal::add(row, values[i], limit, bit, at);
         });
-        if overflow && self.ansi { Err(decimal_overflow(&slots.identity)) } else { Ok(()) }
+        if overflow && self.overflow.is_error() { Err(decimal_overflow(&slots.identity)) } else { Ok(()) }
     }
 
     /// Without a sum: it has overflowed.
@@ -125,7 +140,8 @@ impl Accumulator for Decimals {
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         count::add(mine.fixed, other.fixed, slots.at + 16);
-        if decimal::join(mine.fixed, other.fixed, self.limit, slots.bit, slots.at) && self.ansi {
+        let overflow = decimal::join(mine.fixed, other.fixed, self.limit, slots.bit, slots.at);
+        if overflow && self.overflow.is_error() {
             return Err(decimal_overflow(&slots.identity));
         }
         Ok(())
@@ -142,7 +158,7 @@ impl Accumulator for Decimals {
             let count = i64::read(row, slots.at + 16);
             let sum = (!has_bit(row, slots.bit)).then(|| i128::read(row, slots.at));
             let value = sum.and_then(|sum| average(sum, count, self.scale, precision, out_scale));
-            if value.is_none() && count != 0 && self.ansi {
+            if value.is_none() && count != 0 && self.overflow.is_error() {
                 return Err(match sum {
                     None => decimal_overflow(&slots.identity),
                     Some(_) => out_of_range(&slots.identity, declared),
@@ -163,7 +179,7 @@ struct Intervals {
 
 impl Accumulator for Intervals {
     fn layout(&self) -> Layout {
-        Layout { bits: 0, bytes: 16, vars: 0 }
+        Layout { bits: 0, bytes: 16, vars: 0, ..Layout::default() }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
@@ -191,6 +207,52 @@ impl Accumulator for Intervals {
         let sums = interval::Sums { months: self.months, slots };
         let values = rows.fixed().map(|row| half_up(i64::read(row, slots.at), i64::read(row, slots.at + 8)));
         sums.column(values, counted(rows, slots.at + 8))
+    }
+}
+
+/// i64 sum, i64 count of an interval's unit; bit 0: overflowed for good.
+#[derive(Debug)]
+struct Tried {
+    months: bool,
+}
+
+impl Accumulator for Tried {
+    fn layout(&self) -> Layout {
+        Layout { bits: 1, bytes: 16, vars: 0, ..Layout::default() }
+    }
+
+    fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (values, count) = (integers(arguments[0])?, slots.at + 8);
+        let sums = interval::Sums { months: self.months, slots };
+        fold.each(|i, row| {
+            sums.try_add(row, Some(values[i]), slots.bit);
+            (i64::read(row, count) + 1).write(row, count);
+        });
+        Ok(())
+    }
+
+    /// Without a sum: it has overflowed.
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (values, counts) = (integers(buffers[0])?, integers(buffers[1])?);
+        let sums = interval::Sums { months: self.months, slots };
+        fold.each(|i, row| {
+            sums.try_add(row, buffers[0].is_valid(i).then(|| values[i]), slots.bit);
+            counts[i].write(row, slots.at + 8);
+        });
+        Ok(())
+    }
+
+    fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
+        let theirs = (!has_bit(other.fixed, slots.bit)).then(|| i64::read(other.fixed, slots.at));
+        interval::Sums { months: self.months, slots }.try_add(mine.fixed, theirs, slots.bit);
+        count::add(mine.fixed, other.fixed, slots.at + 8);
+        Ok(())
+    }
+
+    fn finish(&self, slots: &Slots, rows: RowRange<'_>, _: &DataType) -> Result<ArrayRef> {
+        let sums = interval::Sums { months: self.months, slots };
+        let values = rows.fixed().map(|row| half_up(i64::read(row, slots.at), i64::read(row, slots.at + 8)));
+        sums.column(values, rows.nulls(|row| i64::read(row, slots.at + 8) != 0 && !has_bit(row, slots.bit)))
     }
 }
 

@@ -68,7 +68,7 @@ where
     O: Operation,
 {
     fn layout(&self) -> Layout {
-        Layout { bits: 1, bytes: size_of::<N>(), vars: 0 }
+        Layout { bits: 1, bytes: size_of::<N>(), vars: 0, ..Layout::default() }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {

@@ -80,7 +80,7 @@ impl By {
 
 impl Accumulator for By {
     fn layout(&self) -> Layout {
-        Layout { bits: 1, bytes: 0, vars: 2 }
+        Layout { bits: 1, bytes: 0, vars: 2, ..Layout::default() }
     }
 
     /// Rows with a null ordering are skipped; null values are kept.

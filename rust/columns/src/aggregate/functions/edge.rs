@@ -2,12 +2,12 @@
 //!
 //! Owns: the first and last values of any type, in the order of arrival.
 
+use super::form::Form;
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
-use crate::aggregate::fold::{Bytes, Fold, encode, is_bytes, trues};
-use crate::aggregate::prim::{Native, Prim, has_bit, put_bit, set_bit, with_native};
+use crate::aggregate::fold::{Bytes, Fold, encode, trues};
+use crate::aggregate::prim::{Native, has_bit, put_bit, set_bit, with_native};
 use crate::aggregate::results::RowRange;
 use crate::aggregate::row::{Other, RowMut, Slots};
-use crate::codec::KeyCodec;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 use fastchangelog_format::Result;
@@ -22,14 +22,7 @@ pub(super) fn last(call: &Call<'_>) -> Option<Bound> {
 
 fn bind(last: bool, call: &Call<'_>) -> Option<Bound> {
     let argument = call.types[0];
-    let form = if is_bytes(argument) {
-        Form::Bytes
-    } else {
-        match Prim::of(argument) {
-            Some(prim) => Form::Prim(prim),
-            None => Form::Encoded(Box::new(KeyCodec::of_value(argument, false).ok()?)),
-        }
-    };
+    let form = Form::of(argument, false)?;
     let name = if last { "last" } else { "first" };
     let edge = Edge { last, ignore_nulls: call.ignore_nulls, form };
     let buffers = [(name, argument.clone()), ("valueSet", DataType::Boolean)];
@@ -44,22 +37,11 @@ struct Edge {
     form: Form,
 }
 
-/// How a value of any type is kept.
-#[derive(Debug)]
-enum Form {
-    /// In the fixed slot.
-    Prim(Prim),
-    /// Strings and binary, in a variable slot.
-    Bytes,
-    /// Anything else, encoded in a variable slot.
-    Encoded(Box<KeyCodec>),
-}
-
 impl Accumulator for Edge {
     fn layout(&self) -> Layout {
         match &self.form {
-            Form::Prim(prim) => Layout { bits: 2, bytes: prim.width(), vars: 0 },
-            Form::Bytes | Form::Encoded(_) => Layout { bits: 2, bytes: 0, vars: 1 },
+            Form::Prim(prim) => Layout { bits: 2, bytes: prim.width(), vars: 0, ..Layout::default() },
+            Form::Bytes | Form::Encoded(_) => Layout { bits: 2, bytes: 0, vars: 1, ..Layout::default() },
         }
     }
 

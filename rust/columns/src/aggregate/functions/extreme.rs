@@ -45,7 +45,7 @@ struct Values {
 
 impl Accumulator for Values {
     fn layout(&self) -> Layout {
-        Layout { bits: 1, bytes: self.prim.width(), vars: 0 }
+        Layout { bits: 1, bytes: self.prim.width(), vars: 0, ..Layout::default() }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
@@ -104,7 +104,7 @@ struct ByteStrings {
 
 impl Accumulator for ByteStrings {
     fn layout(&self) -> Layout {
-        Layout { bits: 1, bytes: 0, vars: 1 }
+        Layout { bits: 1, bytes: 0, vars: 1, ..Layout::default() }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {

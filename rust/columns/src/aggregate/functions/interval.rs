@@ -1,11 +1,11 @@
-//! Sums of intervals, which `sum` and `avg` share.
+//! Sums of intervals, which `sum` and `avg` share; and of integers where an overflow is null.
 //!
 //! Owns: adding them in an i64 at the beginning of the slot, and their range.
 //! Does not own: counts and nulls beside the sum.
 
 use crate::aggregate::arithmetic::interval_overflow;
 use crate::aggregate::fold::Fold;
-use crate::aggregate::prim::Native;
+use crate::aggregate::prim::{Native, has_bit, set_bit};
 use crate::aggregate::row::Slots;
 use arrow_array::ArrayRef;
 use arrow_buffer::NullBuffer;
@@ -39,6 +39,21 @@ impl Sums<'_> {
                 Ok(())
             }
             _ => Err(interval_overflow(&self.slots.identity)),
+        }
+    }
+
+    /// Adds a value; where there is none, or the sum overflows, bit `overflowed` is set for good, and the sum is zero.
+    pub(super) fn try_add(&self, row: &mut [u8], value: Option<i64>, overflowed: usize) {
+        if has_bit(row, overflowed) {
+            return;
+        }
+        let sum = value.and_then(|value| i64::read(row, self.slots.at).checked_add(value));
+        match sum.filter(|sum| !self.is_outside(*sum)) {
+            Some(sum) => sum.write(row, self.slots.at),
+            None => {
+                set_bit(row, overflowed);
+                0i64.write(row, self.slots.at);
+            }
         }
     }
 

@@ -15,14 +15,21 @@ mod avg;
 mod bits;
 mod boolean;
 mod by;
+mod collect;
 mod count;
 mod covariance;
 mod decimal;
 mod edge;
+mod elements;
 mod extreme;
+mod form;
 mod interval;
+mod listagg;
+mod mode;
 mod moments;
+mod percentile;
 mod product;
+mod scala_set;
 mod sum;
 
 use super::accumulator::{Bound, Call};
@@ -90,6 +97,12 @@ functions! {
     // fc.avg("price")
     // fc.mean("price") is avg
     avg | mean(Quantity) -> "double of integers and floats, decimal(p+4, s+4) of decimal(p, s), intervals of their type" = avg::avg;
+    /// Sum of the values that are not null; null if there are none, or if the sum overflows on the way.
+    // fc.try_sum("price")
+    try_sum(Quantity) -> "that of `sum`" = sum::try_sum;
+    /// Mean of the values that are not null; null if there are none, or if their sum overflows on the way.
+    // fc.try_avg("price")
+    try_avg(Quantity) -> "that of `avg`" = avg::try_avg;
     /// Smallest value that is not null (NaN is the greatest number).
     // fc.min("price")
     min(Ordered) -> "that of the argument" = extreme::min;
@@ -139,6 +152,13 @@ functions! {
     /// Excess kurtosis of the values; null if there are none or all are equal.
     // fc.kurtosis("price")
     kurtosis(Double) -> "double" = moments::kurtosis;
+    /// The exact percentile of the numbers that are not null, or several, with a linear interpolation; each row counts
+    /// as often as its frequency says. Null if there are none.
+    // fc.percentile("price", "half"): The exact percentile of `col`; `percentage` is the same in all rows, from 0 to 1.
+    percentile(Double, Percentages ..Integer) -> "double, or array of double for an array of percentages" = percentile::percentile;
+    /// The exact median of the numbers that are not null; null if there are none.
+    // fc.median("price")
+    median(Double) -> "double" = percentile::median;
     /// Sample covariance of the rows in which neither value is null, with n - 1; null for one such row or none.
     // fc.covar_samp("price", "quantity")
     covar_samp(Double, Double) -> "double" = covariance::covar_samp;
@@ -148,6 +168,21 @@ functions! {
     /// Pearson correlation of the rows in which neither value is null; null if either value is the same in all of them.
     // fc.corr("price", "quantity")
     corr(Double, Double) -> "double" = covariance::corr;
+    /// The values that are not null, in the order of arrival; an empty array if there are none.
+    // fc.collect_list("bidder")
+    // fc.array_agg("bidder") is collect_list
+    collect_list | array_agg(Any) -> "array of that of the argument" = collect::collect_list;
+    /// The distinct values that are not null, each once; an empty array if there are none.
+    // fc.collect_set("bidder")
+    collect_set(Any) -> "array of that of the argument" = collect::collect_set;
+    /// The texts or binaries that are not null, in the order of arrival, with the delimiter between them; null if there
+    /// are none.
+    // fc.listagg("bidder"): The texts or binaries that are not null, one behind the other in the order of arrival.
+    listagg | string_agg(Text ..Text) -> "that of the argument" = listagg::listagg;
+    /// The most frequent value that is not null; null if there are none. Of several the first that came, with a second
+    /// argument that is true the smallest.
+    // fc.mode("bidder"): The most frequent value that is not null; of several the first that came.
+    mode(Any ..Boolean) -> "that of the argument" = mode::mode;
     /// Bitwise AND of the integers that are not null, of their type; null if there are none.
     // fc.bit_and("flags")
     bit_and(Integer) -> "that of the argument" = bits::bit_and;

@@ -22,7 +22,7 @@ struct Product;
 
 impl Accumulator for Product {
     fn layout(&self) -> Layout {
-        Layout { bits: 1, bytes: 8, vars: 0 }
+        Layout { bits: 1, bytes: 8, vars: 0, ..Layout::default() }
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
