@@ -9,8 +9,8 @@ compare_queries).
     distinct    rows with distinct ids; half of the ids of a batch were there before
     within      the same within the watermark
 
-`native` is Spark with its RocksDB state store, `native-hdfs` with its default one. One process, one warm JVM, variants in
-turns. Reported is the median trigger of the batches after the warm-up, no-data batches added to the batch before.
+`native` is Spark with its RocksDB state store, `native-hdfs` with its default one. One process, one warm JVM, variants
+in turns. Reported is the median trigger of the batches after the warm-up, no-data batches added to the batch before.
 
     python benches/operators_compare.py [CASE …] [--rounds 2] [--small] [--ids 10000000] [--out FILE]
 """

@@ -21,6 +21,7 @@ from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals
 from fastchangelog.spark.aggregates.expressions import aggregate_name, is_computed, key_name, over_aggregates
 from fastchangelog.spark.aggregates.keys import Keys, keys_of
+from fastchangelog.spark.aggregates.projection import Projection
 from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, OutputMode, spec_json
 from fastchangelog.spark.internals_expressions import without_alias
 from fastchangelog.spark.types import wire
@@ -28,7 +29,7 @@ from fastchangelog.spark.types import wire
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "Output", "Projection", "Result", "analyse"]
+__all__ = ["Analysed", "Output", "Result", "analyse"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
 _MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
@@ -264,34 +265,6 @@ def _check_session_windows(df: DataFrame, output_mode: OutputMode) -> None:
         raise UnsupportedError(
             f"{_MERGES_EARLY}=true lets late rows count beside others, which is not supported; set it to false"
         )
-
-
-class Projection:
-    """The columns Spark computes for the split; equal arguments are computed once."""
-
-    def __init__(self) -> None:
-        self.columns: list[Column] = []
-        self.fields: list[T.StructField] = []
-        self.texts: list[str] = []
-        self._known: list[tuple[str, Column, int]] = []
-
-    def add(self, name: str, column: Column, dtype: T.DataType, text: str, *, key: bool = False) -> int:
-        on_wire = wire.wire_type(dtype, f"key {text}" if key else text)
-        self.columns.append(wire.to_wire(column, dtype, key=key).alias(name))
-        self.fields.append(T.StructField(name, on_wire))
-        self.texts.append(text)
-        return len(self.columns) - 1
-
-    def column(self, kind: str, column: Column, dtype: T.DataType, text: str) -> int:
-        for known_kind, known, index in self._known:
-            if known_kind == kind and internals.same(known, column):
-                return index
-        index = self.add(f"__{kind}{len(self._known)}", column, dtype, text)
-        self._known.append((kind, column, index))
-        return index
-
-    def schema(self) -> T.StructType:
-        return T.StructType(self.fields)
 
 
 def _check_ttl(keys: Keys, output_mode: OutputMode) -> None:

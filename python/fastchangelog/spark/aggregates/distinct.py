@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark.aggregates.analyse import Projection
 from fastchangelog.spark.aggregates.keys import Keys, keys_of
 from fastchangelog.spark.aggregates.plan import Operation
+from fastchangelog.spark.aggregates.projection import Projection
 from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, spec_json
 from fastchangelog.spark.split import WATERMARK_DELAY
 from fastchangelog.spark.types import wire
