@@ -242,7 +242,7 @@ impl EventTime {
     /// The changes that remove the closed groups of the base, and their keys and bytes; the second time nothing.
     pub(super) fn take_removals(&mut self) -> (ChangeSet, u64, u64) {
         let Removals { set, keys, bytes, .. } = std::mem::take(&mut self.removals);
-        (set, if self.session_windows { 0 } else { keys }, bytes)
+        (set, keys, bytes)
     }
 
     /// True if the base has closed groups.

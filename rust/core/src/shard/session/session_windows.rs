@@ -146,7 +146,7 @@ struct WindowChanges {
     /// Windows that end at or before it leave; index entries at or before it are removed elsewhere.
     closed: Option<i64>,
     set: ChangeSet,
-    /// Added windows, less removed ones.
+    /// Added entries, less removed ones.
     keys: i64,
     bytes: i64,
     /// No index entry that is written is before it.
@@ -168,28 +168,20 @@ impl WindowChanges {
         let is_open = |closed: Option<i64>, window: &usize| closed.is_none_or(|closed| end(*window) > closed);
         let open: Vec<usize> = windows.filter(|window| is_open(self.closed, window)).collect();
         let first = open.iter().map(|window| end(*window)).min();
-        let before = stored.map(WindowList::parse).transpose()?;
-        let old = before.map(|list| list.due);
+        let old = stored.map(WindowList::parse).transpose()?.map(|list| list.due);
         let stays = |old: &i64| self.closed.is_none_or(|closed| *old > closed) && Some(*old) <= first;
         let due = old.filter(stays).or(first);
-        self.keys += count(open.len());
-        for window in before.into_iter().flat_map(WindowList::iter) {
-            window?;
-            self.keys -= 1;
-        }
         if due != old {
             if let Some(old) = old.filter(|old| self.closed.is_none_or(|closed| *old > closed)) {
-                self.change(Op::Delete, WINDOW_ENDS, group, &index_key(old, key), 0, None);
+                self.change(WINDOW_ENDS, group, &index_key(old, key), Some(&[]), None);
             }
             if let Some(due) = due {
                 self.next_due = self.next_due.min(due);
-                self.change(Op::Put, WINDOW_ENDS, group, &index_key(due, key), 0, None);
+                self.change(WINDOW_ENDS, group, &index_key(due, key), None, Some(&[]));
             }
         }
         let Some(due) = due else {
-            if let Some(stored) = stored {
-                self.change(Op::Delete, AGGREGATE, group, key, stored.len(), None);
-            }
+            self.change(AGGREGATE, group, key, stored, None);
             return Ok(());
         };
         let (mut list, mut scratch) = (std::mem::take(&mut self.list), Vec::new());
@@ -197,22 +189,21 @@ impl WindowChanges {
         for window in open {
             WindowList::push(merged.key(window), merged.row(window, &mut scratch), &mut list)?;
         }
-        if stored != Some(&list[..]) {
-            self.bytes -= stored.map_or(0, |stored| count(key.len() + stored.len()));
-            self.change(Op::Put, AGGREGATE, group, key, 0, Some(&list));
-        }
+        self.change(AGGREGATE, group, key, stored, Some(&list));
         self.list = list;
         Ok(())
     }
 
-    /// Adds a change; `old` are the bytes of the value that a delete removes.
-    fn change(&mut self, op: Op, state: StateId, key_group: KeyGroup, key: &[u8], old: usize, value: Option<&[u8]>) {
-        let value = value.unwrap_or_default();
-        self.bytes += match op {
-            Op::Put => count(key.len() + value.len()),
-            Op::Delete | Op::DeletePrefix => -count(key.len() + old),
-        };
-        self.set.push(Change { op, state, key_group, key, value });
+    /// Adds the change from the value `old` to `new`, if there is one.
+    fn change(&mut self, state: StateId, key_group: KeyGroup, key: &[u8], old: Option<&[u8]>, new: Option<&[u8]>) {
+        if old == new {
+            return;
+        }
+        let bytes = |value: Option<&[u8]>| value.map_or(0, |value| count(key.len() + value.len()));
+        self.bytes += bytes(new) - bytes(old);
+        self.keys += i64::from(new.is_some()) - i64::from(old.is_some());
+        let op = if new.is_some() { Op::Put } else { Op::Delete };
+        self.set.push(Change { op, state, key_group, key, value: new.unwrap_or_default() });
     }
 }
 
