@@ -185,3 +185,31 @@ fn sums_of_decimals_are_empty_or_overflowed() {
     let expected: ArrayRef = Arc::new(DurationMicrosecondArray::from(vec![Some(90), None]));
     assert_eq!(found.as_ref(), expected.as_ref());
 }
+
+#[test]
+fn tried_sums_that_overflowed_stay_null() {
+    let input = [longs(&[Some(1)])];
+    // The first is at the end of its range, the second has overflowed, the third is empty.
+    let sums = [longs(&[Some(i64::MAX), None, None]), bools(&[Some(false), Some(false), Some(true)])];
+    assert_eq!(loaded("try_sum", &sums, &input).unwrap().as_ref(), longs(&[None, None, None]).as_ref());
+    let sums = [longs(&[Some(4), Some(i64::MIN)]), bools(&[Some(false), Some(false)])];
+    assert_eq!(loaded("try_sum", &sums, &input).unwrap().as_ref(), longs(&[Some(5), Some(i64::MIN)]).as_ref());
+    let durations = |values: &[Option<i64>]| -> ArrayRef { Arc::new(DurationMicrosecondArray::from(values.to_vec())) };
+    let means = [durations(&[Some(i64::MAX), None, Some(20)]), longs(&[Some(2), Some(5), Some(2)])];
+    let found = loaded("try_avg", &means, &[durations(&[Some(1)])]).unwrap();
+    assert_eq!(found.as_ref(), durations(&[None, None, Some(10)]).as_ref());
+    for (function, column) in [("try_sum", longs(&[Some(i64::MAX), Some(1), Some(-5)])), ("sum", longs(&[Some(3)]))] {
+        for cut in 0..3 {
+            let found = super::function_tests::result(function, std::slice::from_ref(&column), &[cut], false).unwrap();
+            // In parts the later two do not overflow, but what is joined does, or has.
+            let expected = if function == "sum" {
+                Some(3)
+            } else if cut == 1 {
+                Some(i64::MAX - 4)
+            } else {
+                None
+            };
+            assert_eq!(found.as_ref(), longs(&[expected]).as_ref(), "{function}, cut at {cut}");
+        }
+    }
+}

@@ -17,6 +17,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, FieldRef};
 use fastchangelog_format::{Error, Result};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -99,13 +100,15 @@ impl Accumulator for List {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let (values, mut element) = (self.0.elements.values(arguments[0])?, Vec::new());
+        let (values, mut element, mut done) = (self.0.elements.values(arguments[0])?, Vec::new(), Ok(()));
         fold.each_row(|i, row| {
             element.clear();
             self.0.elements.put(values.get(i), &mut element);
-            row.append_var(slots.var, &element);
+            if done.is_ok() {
+                done = Elements::add(slots, row, &element, false);
+            }
         });
-        Ok(())
+        done
     }
 
     fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
@@ -114,13 +117,7 @@ impl Accumulator for List {
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
-        let theirs = other.var(slots.var);
-        if other.earlier {
-            mine.set_var(slots.var, &[theirs, mine.var(slots.var)].concat());
-        } else {
-            mine.append_var(slots.var, theirs);
-        }
-        Ok(())
+        Elements::add(slots, mine, other.var(slots.var), other.earlier)
     }
 
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef> {
@@ -145,26 +142,30 @@ impl Accumulator for Set {
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
         let column = normalise(arguments[0])?;
         let (elements, values) = (&self.0.elements, self.0.elements.values(&column)?);
-        let (mut known, mut element) = (HashMap::new(), Vec::new());
-        let mut failed = None;
-        fold.each_row(|i, row| {
-            let of_row =
-                known.entry(row.number).or_insert_with(|| match elements.split(row.var(slots.var), &slots.identity) {
-                    Ok(values) => values.into_iter().map(Box::from).collect::<HashSet<Box<[u8]>>>(),
-                    Err(error) => {
-                        failed = Some(error);
-                        HashSet::new()
-                    }
-                });
+        let (mut known, mut element, mut done) = (HashMap::new(), Vec::new(), Ok(()));
+        let mut add = |i: usize, row: &mut RowMut<'_>| -> Result<()> {
+            let of_row: &mut HashSet<Box<[u8]>> = match known.entry(row.number) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(new) => {
+                    let there = elements.split(row.var(slots.var), &slots.identity)?;
+                    new.insert(there.into_iter().map(Box::from).collect())
+                }
+            };
             let value = values.get(i);
-            if !of_row.contains(value) {
-                of_row.insert(value.into());
-                element.clear();
-                elements.put(value, &mut element);
-                row.append_var(slots.var, &element);
+            if of_row.contains(value) {
+                return Ok(());
+            }
+            of_row.insert(value.into());
+            element.clear();
+            elements.put(value, &mut element);
+            Elements::add(slots, row, &element, false)
+        };
+        fold.each_row(|i, row| {
+            if done.is_ok() {
+                done = add(i, row);
             }
         });
-        failed.map_or(Ok(()), Err)
+        done
     }
 
     fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
@@ -175,11 +176,6 @@ impl Accumulator for Set {
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
         let (elements, own) = (&self.0.elements, mine.var(slots.var));
         let (first, second) = if other.earlier { (other.var(slots.var), own) } else { (own, other.var(slots.var)) };
-        if first.is_empty() || second.is_empty() {
-            let all = [first, second].concat();
-            mine.set_var(slots.var, &all);
-            return Ok(());
-        }
         let known: HashSet<&[u8]> = elements.split(first, &slots.identity)?.into_iter().collect();
         let mut new = Vec::new();
         for value in elements.split(second, &slots.identity)? {
@@ -188,12 +184,10 @@ impl Accumulator for Set {
             }
         }
         if other.earlier {
-            let all = [first, &new].concat();
-            mine.set_var(slots.var, &all);
-        } else {
-            mine.append_var(slots.var, &new);
+            mine.set_var(slots.var, &new);
+            return Elements::add(slots, mine, other.var(slots.var), true);
         }
-        Ok(())
+        Elements::add(slots, mine, &new, false)
     }
 
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef> {

@@ -9,7 +9,7 @@ use super::form::Form;
 use crate::aggregate::fold::{Bytes, encode};
 use crate::aggregate::prim::{self, Native, with_native};
 use crate::aggregate::results::byte_strings;
-use crate::aggregate::row::Slots;
+use crate::aggregate::row::{RowMut, Slots};
 use crate::codec::EncodedKeys;
 use crate::strings::binary_type;
 use arrow_array::{ArrayRef, BinaryArray, LargeBinaryArray, ListArray};
@@ -17,6 +17,9 @@ use arrow_buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, FieldRef};
 use fastchangelog_format::{Error, Result};
 use std::sync::Arc;
+
+/// The bytes of a slot have a length of 32 bits, and its room is twice that.
+const MOST_BYTES: usize = 1 << 30;
 
 /// The elements of one type.
 #[derive(Debug)]
@@ -69,6 +72,21 @@ impl Elements {
             out.extend_from_slice(&(value.len() as u32).to_le_bytes());
         }
         out.extend_from_slice(value);
+    }
+
+    /// Adds encoded elements to a slot, or in front of it. An error where a key has more than a row can hold.
+    pub(super) fn add(slots: &Slots, row: &mut RowMut<'_>, more: &[u8], in_front: bool) -> Result<()> {
+        if row.var(slots.var).len() + more.len() > MOST_BYTES {
+            return Err(Error::invalid(format!("the values of a key in {} are more than 1 GiB", slots.identity))
+                .with_remedy("group by more keys, or leave values out"));
+        }
+        if in_front {
+            let all = [more, row.var(slots.var)].concat();
+            row.set_var(slots.var, &all);
+        } else {
+            row.append_var(slots.var, more);
+        }
+        Ok(())
     }
 
     /// The values in a slot.

@@ -42,7 +42,7 @@ impl Accumulator for Joined {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let (texts, mut element) = (self.elements.values(arguments[0])?, Vec::new());
+        let (texts, mut element, mut done) = (self.elements.values(arguments[0])?, Vec::new(), Ok(()));
         let delimiter = arguments.get(1).map(|column| Ok::<_, Error>((Bytes::of(column)?, column))).transpose()?;
         fold.each_row(|i, row| {
             if let Some((values, column)) = &delimiter
@@ -53,9 +53,11 @@ impl Accumulator for Joined {
             }
             element.clear();
             self.elements.put(texts.get(i), &mut element);
-            row.append_var(slots.var, &element);
+            if done.is_ok() {
+                done = Elements::add(slots, row, &element, false);
+            }
         });
-        Ok(())
+        done
     }
 
     fn load(&self, slots: &Slots, _: &[&ArrayRef], _: Fold<'_>) -> Result<()> {
@@ -73,13 +75,7 @@ impl Accumulator for Joined {
         if mine.var(slots.var).is_empty() {
             mine.set_var(slots.var + 1, other.var(slots.var + 1));
         }
-        if other.earlier {
-            let all = [theirs, mine.var(slots.var)].concat();
-            mine.set_var(slots.var, &all);
-        } else {
-            mine.append_var(slots.var, theirs);
-        }
-        Ok(())
+        Elements::add(slots, mine, theirs, other.earlier)
     }
 
     fn finish(&self, slots: &Slots, rows: RowRange<'_>, declared: &DataType) -> Result<ArrayRef> {
