@@ -74,8 +74,8 @@ def read_state(
     what had ended at the time of the batch is left out.
 
     Of an aggregation: the keys (`key`, or `key_1`, `key_2` …), the results under the names of their expressions, such
-    as `sum(price)`, and `partition_id`. The state does not have the names that the query gives them. Windows are shown by
-    their end; session windows by start and end, behind the other keys.
+    as `sum(price)`, and `partition_id`. The state does not have the names that the query gives them. Windows are shown
+    by their end; session windows by start and end, behind the other keys.
 
     Args:
         spark: The session that reads.
