@@ -91,6 +91,18 @@ LACKS = {
         "older versions raise `DIVIDE_BY_ZERO` in ANSI mode, and answer NaN",
         "nothing: fastchangelog answers null and 0.0 on every version, as Spark 4.3 does",
     ),
+    "sets of floats": Lack(
+        "Spark's answers as ours for `collect_set` of `float` and `double`",
+        versions.SETS_OF_FLOATS,
+        "older versions keep NaN several times, and have another order",
+        "nothing: fastchangelog answers on every version as Spark 4.3 does",
+    ),
+    "percentiles": Lack(
+        "Spark's answers as ours for `percentile` and `median` between two numbers, in the last bits",
+        versions.PERCENTILES,
+        "older versions interpolate with two products",
+        "nothing: fastchangelog answers on every version as Spark 4.3 does",
+    ),
 }
 
 HEADER = ("| What | From Spark | The reason in Spark | Instead |", "|---|---|---|---|")
