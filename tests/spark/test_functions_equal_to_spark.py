@@ -205,6 +205,7 @@ def test_tried_sums_and_means_are_null_where_they_overflow(
     assert (last["try_sum(l)"], last["try_sum(p)"], last["try_sum(i)"]) == (None, None, 24)
 
 
+@needs("percentiles")
 @pytest.mark.parametrize("types", [list(NUMBERS)[:5], list(NUMBERS)[5:]], ids="+".join)
 def test_percentiles_of_every_number(feed: Any, spark: Any, tmp_path: pathlib.Path, types: list[str]) -> None:
     schema = "k int, " + ", ".join(f"c{i} {t}" for i, t in enumerate(types)) + ", n int"

@@ -22,11 +22,13 @@ __all__ = [
     "HAS_SPATIAL_TYPES",
     "HAS_TIME_TYPE",
     "NULLS_IN_LISTS",
+    "PERCENTILES",
     "PYSPARK",
     "READS_FORMAT_1_OVER_CONNECT",
     "READS_OWN_CHECKPOINTS",
     "RENAMES_FRAME_COLUMNS",
     "ROW_PROCESSORS",
+    "SETS_OF_FLOATS",
     "STATISTICS_OF_EQUAL_VALUES",
     "STREAMS_OVER_CONNECT",
     "SUPPORTED",
@@ -85,6 +87,10 @@ ENDS_BATCHES_BY_BYTES = Since(4, 1)
 STATISTICS_OF_EQUAL_VALUES = Since(4, 3)
 #: `dropDuplicates` takes 0.0 and -0.0 as equal, as `groupBy` does.
 EQUAL_ZEROS = Since(4, 2)
+#: `collect_set` takes zeros and NaNs of floating numbers for equal, and hashes their bits.
+SETS_OF_FLOATS = Since(4, 2)
+#: `percentile` interpolates with one product, which rounds once.
+PERCENTILES = Since(4, 3)
 _PANDAS_3 = Since(4, 4)
 
 #: This PySpark's binaries are `bytes`; before they are `bytearray`s.
