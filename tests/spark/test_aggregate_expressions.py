@@ -30,7 +30,7 @@ NOON = dt.datetime(2024, 3, 10, 12, tzinfo=dt.timezone.utc)
 def row(k: str | None, g: int, v: int | None) -> tuple[Any, ...]:
     if v is None:
         return k, g, None, None, None, None, None, None
-    return k, g, v, v / 4, f"s{v}", v % 2 == 0, D(v) / 8, NOON + dt.timedelta(seconds=v)
+    return k, g, v, v / 4, f"s{v}", v % 2 == 0, D(v) / 4, NOON + dt.timedelta(seconds=v)
 
 
 #: Runs of the query, each with its batches.
