@@ -81,8 +81,9 @@ def test_processors(
 
 def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = feed("k int", [(1,)])
-    finish(start(source.stream().dropDuplicates(["k"]), tmp_path / "distinct", {}))
-    assert cli.main(["migrate", str(tmp_path / "distinct")]) == cli.FOUND
+    joined = source.stream().join(source.stream().withColumnRenamed("k", "other"), F.expr("k = other"))
+    finish(start(joined, tmp_path / "joined", {}))
+    assert cli.main(["migrate", str(tmp_path / "joined")]) == cli.FOUND
     assert "cannot be imported" in capsys.readouterr().out
     finish(start(grouped(source.stream(), "k", state=str(tmp_path / "state")).count(), tmp_path / "ours", {}))
     assert cli.main(["migrate", str(tmp_path / "ours")]) == cli.FOUND
@@ -91,6 +92,20 @@ def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys
     error = capsys.readouterr().err
     assert "has no committed batch" in error
     assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_distinct_rows_are_imported(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], within: bool
+) -> None:
+    source = feed("k int, ts timestamp", [(1, dt.datetime(2024, 1, 1)), (2, dt.datetime(2024, 1, 1))])
+    marked = source.stream().withWatermark("ts", "1 hour")
+    plan = marked.dropDuplicatesWithinWatermark(["k"]) if within else marked.dropDuplicates(["k"])
+    finish(start(plan, tmp_path / "distinct", {}))
+    assert cli.main(["migrate", str(tmp_path / "distinct")]) == cli.OK
+    shown = capsys.readouterr().out
+    assert "2 keys" in shown
+    assert f"+ fc.spark.drop_duplicates{'_within_watermark' if within else ''}(df, COLUMNS" in shown
 
 
 #: Queries of Spark's own that `grouped` refuses, and what is said of their states.

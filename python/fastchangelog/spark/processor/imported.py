@@ -93,6 +93,8 @@ def imported_payloads(
     if operator.kind != "processor":
         raise InvalidArgumentError(
             f"{where} is an aggregation: give its state to agg(…, initial_state=import_state(…))"
+            if operator.kind == "aggregate"
+            else f"{where} keeps distinct rows: give its state to drop_duplicates(…, initial_state=import_state(…))"
         )
     if operator.time_mode != time_mode and operator.has_timers:
         raise SchemaMismatchError(
