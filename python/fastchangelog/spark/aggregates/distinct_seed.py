@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark import settings
 from fastchangelog.spark.aggregates.seed import BufferSplit
 from fastchangelog.spark.aggregates.stored_accumulators import StoredSplit, Taken
 from fastchangelog.spark.checkpoint.spark_states import DISTINCT_WITHIN_WATERMARK, Checkpoint, check_keys
@@ -38,16 +37,9 @@ def imported_payloads(
     grouping: Grouping, found: Distinct, names: Sequence[str], initial: ImportedState, *, within_watermark: bool
 ) -> DataFrame:
     """The payload rows of the state of Spark's query; `names` are those of the key's columns."""
-    checkpoint = Checkpoint(
-        grouping.df.sparkSession,
-        initial.checkpoint,
-        initial.batch,
-        root=grouping.root,
-        storage_options=settings.resolve(grouping.storage_options),
-    )
-    operator = checkpoint.operator(initial.operator)
-    where = f"{checkpoint.location}, operator {operator.number}"
-    if operator.kind != "distinct" or (operator.name == DISTINCT_WITHIN_WATERMARK) != within_watermark:
+    checkpoint = Checkpoint.of_import(grouping, initial)
+    operator, where = checkpoint.operator_of_kind(initial.operator, "distinct")
+    if (operator.name == DISTINCT_WITHIN_WATERMARK) != within_watermark:
         wanted = "dropDuplicatesWithinWatermark" if within_watermark else "dropDuplicates"
         raise InvalidArgumentError(f"{where} is {operator.name}, and not a state of {wanted}")
     rows = checkpoint.rows(operator)

@@ -24,7 +24,6 @@ from pyspark.sql import types as T
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.function_table import FUNCTIONS
-from fastchangelog.spark import settings
 from fastchangelog.spark.aggregates.spec import AggregateSpec, calls_json, spec_json
 from fastchangelog.spark.aggregates.stored_accumulators import StoredSplit, Taken
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, check_keys
@@ -53,13 +52,7 @@ def initial_payloads(grouping: Grouping, analysed: Analysed, initial: ImportedSt
     """The payload rows of an initial state."""
     split = BufferSplit(analysed.spec, grouping.options, grouping.payload_bytes, grouping.partitions)
     if isinstance(initial, ImportedState):
-        checkpoint = Checkpoint(
-            grouping.df.sparkSession,
-            initial.checkpoint,
-            initial.batch,
-            root=grouping.root,
-            storage_options=settings.resolve(grouping.storage_options),
-        )
+        checkpoint = Checkpoint.of_import(grouping, initial)
         return _imported(checkpoint, analysed, initial, split)
     if not hasattr(initial, "sparkSession") or not hasattr(initial, "schema"):
         raise InvalidArgumentError(
@@ -136,14 +129,7 @@ class _Kept:
 
 
 def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState, split: BufferSplit) -> DataFrame:
-    operator = checkpoint.operator(initial.operator)
-    where = f"{checkpoint.location}, operator {operator.number}"
-    if operator.kind != "aggregate":
-        raise InvalidArgumentError(
-            f"{where} is a processor: give its state to transformWithState(…, initialState=import_state(…))"
-            if operator.kind == "processor"
-            else f"{where} keeps distinct rows: give its state to drop_duplicates(…, initial_state=import_state(…))"
-        )
+    operator, where = checkpoint.operator_of_kind(initial.operator, "aggregate")
     rows = checkpoint.rows(operator)
     value = rows.others["value"]
     assert isinstance(value, T.StructType)

@@ -33,6 +33,9 @@ from fastchangelog.spark.types.walk import contains
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from fastchangelog.spark.grouping import Grouping
+    from fastchangelog.spark.imported_state import ImportedState
+
 _log = logging.getLogger("fastchangelog.spark")
 
 __all__ = ["DISTINCT_WITHIN_WATERMARK", "TIME_MODES", "Checkpoint", "Operator", "Variable", "check_keys"]
@@ -52,6 +55,12 @@ _TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventT
 DISTINCT, DISTINCT_WITHIN_WATERMARK = "dedupe", "dedupeWithinWatermark"
 #: The names of aggregations begin with these.
 _SAVE, _SESSION_SAVE = "stateStoreSave", "sessionWindowStateStoreSave"
+#: The call that takes the state of an operator, by its kind.
+_TAKEN_BY = {
+    "aggregate": "is an aggregation: give its state to agg(…, initial_state=import_state(…))",
+    "distinct": "keeps distinct rows: give its state to drop_duplicates(…, initial_state=import_state(…))",
+    "processor": "is a processor: give its state to transformWithState(…, initialState=import_state(…))",
+}
 #: The only family of a store without families, in its schema.
 _ONLY = "default"
 
@@ -132,6 +141,13 @@ class Checkpoint:
         self._by_spark: SparkFiles | None = None
         if not isinstance(self._files, CoreFiles):
             self._leave_to_spark(checkpoints.why_spark(self.location))
+
+    @classmethod
+    def of_import(cls, grouping: Grouping, imported: ImportedState) -> Checkpoint:
+        """The checkpoint whose state a query begins with."""
+        storage = settings.resolve(grouping.storage_options)
+        spark = grouping.df.sparkSession
+        return cls(spark, imported.checkpoint, imported.batch, root=grouping.root, storage_options=storage)
 
     def _leave_to_spark(self, why: str) -> SparkFiles:
         """Spark's source, which the log tells of once."""
@@ -214,6 +230,14 @@ class Checkpoint:
                 "dropDuplicatesWithinWatermark and transformWithState can be imported"
             )
         return chosen
+
+    def operator_of_kind(self, number: int | None, kind: Kind) -> tuple[Operator, str]:
+        """As `operator`, of this kind alone; also its place, as errors name it."""
+        found = self.operator(number)
+        where = f"{self.location}, operator {found.number}"
+        if found.kind != kind:
+            raise InvalidArgumentError(f"{where} {_TAKEN_BY[found.kind]}")
+        return found, where
 
     def holds_handles(self, operator: Operator) -> bool:
         """True for an operator of this package."""

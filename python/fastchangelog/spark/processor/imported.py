@@ -24,7 +24,6 @@ from pyspark.sql import types as T
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
-from fastchangelog.spark import settings
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, Variable, check_keys
 from fastchangelog.spark.checkpoint.stored_rows import CoreRows, StoredRows
 from fastchangelog.spark.imported_state import ImportedState
@@ -81,21 +80,8 @@ def imported_payloads(
     key: pa.Schema,
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """The payload rows of the imported state, and the names of its variables by number."""
-    checkpoint = Checkpoint(
-        grouping.df.sparkSession,
-        imported.checkpoint,
-        imported.batch,
-        root=grouping.root,
-        storage_options=settings.resolve(grouping.storage_options),
-    )
-    operator = checkpoint.operator(imported.operator)
-    where = f"{checkpoint.location}, operator {operator.number}"
-    if operator.kind != "processor":
-        raise InvalidArgumentError(
-            f"{where} is an aggregation: give its state to agg(…, initial_state=import_state(…))"
-            if operator.kind == "aggregate"
-            else f"{where} keeps distinct rows: give its state to drop_duplicates(…, initial_state=import_state(…))"
-        )
+    checkpoint = Checkpoint.of_import(grouping, imported)
+    operator, where = checkpoint.operator_of_kind(imported.operator, "processor")
     if operator.time_mode != time_mode and operator.has_timers:
         raise SchemaMismatchError(
             f"{where} has the time mode {operator.time_mode}, but the processor {time_mode}: its timers and TTLs would "
