@@ -316,13 +316,14 @@ impl HotTier {
     }
 
     /// Every entry, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = EntryRef<'_>> {
+        let segments = self.segments.iter().flatten();
+        segments.flat_map(|segment| segment.entries(0).map(|(offset, header)| entry_of(segment, offset, header)))
+    }
+
+    /// Calls `f` with every entry, in no order.
     pub fn for_each(&self, f: &mut dyn FnMut(EntryRef<'_>) -> Result<()>) -> Result<()> {
-        for segment in self.segments.iter().flatten() {
-            for (offset, header) in segment.entries(0) {
-                f(entry_of(segment, offset, header))?;
-            }
-        }
-        Ok(())
+        self.entries().try_for_each(f)
     }
 
     /// Changes the limit and evicts the excess.

@@ -80,10 +80,9 @@ fn assert_reads(state: &KeyedState, model: &Model, keys: &[Key]) {
 
 fn assert_walks(state: &KeyedState, model: &Model, part: &StatePart) {
     let mut found = Model::new();
-    let walk = &mut |e: EntryRef<'_>| {
-        let key = (e.key_group.0, e.state.0, e.key.to_vec());
-        assert!(found.insert(key, e.value.unwrap().to_vec()).is_none(), "every key once");
-        Ok(())
+    let walk = &mut |group: KeyGroup, key: &[u8], value: &[u8]| {
+        assert!(found.insert((group.0, part.state.0, key.to_vec()), value.to_vec()).is_none(), "every key once");
+        ControlFlow::Continue(())
     };
     if state.each_in_memory(part, walk).unwrap() {
         let has = |k: &Key| k.1 == part.state.0 && k.2 >= part.from && part.to.as_ref().is_none_or(|to| k.2 < *to);

@@ -10,11 +10,14 @@
 
 use super::KeyedState;
 use super::delete_prefix::PASSED;
-use crate::hot::EntryRef;
 use crate::rocks::DiskSink;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::Result;
-use fastchangelog_format::model::StateId;
+use fastchangelog_format::model::{KeyGroup, StateId};
+use std::ops::ControlFlow;
+
+/// Receives key groups, keys and values until it breaks off.
+pub type Each<'a> = &'a mut dyn FnMut(KeyGroup, &[u8], &[u8]) -> ControlFlow<()>;
 
 impl KeyedState {
     /// True if RocksDB holds all keys of `part`.
@@ -33,17 +36,21 @@ impl KeyedState {
         Ok(())
     }
 
-    /// Calls `f` with each entry of `part`, in no order. Returns false, without a call, if the hot tier does not hold
-    /// every key, or if it holds so many that a flush of the part costs less than a walk.
-    pub fn each_in_memory(&self, part: &StatePart, f: &mut dyn FnMut(EntryRef<'_>) -> Result<()>) -> Result<bool> {
+    /// Calls `f` with the key group, key and value of each entry of `part`, in no order, until it breaks off. True if
+    /// these were all: false without a call if the hot tier does not hold every key, or holds so many that a flush of
+    /// the part costs less than a walk.
+    pub fn each_in_memory(&self, part: &StatePart, f: Each<'_>) -> Result<bool> {
         self.check()?;
         if !self.is_complete() || self.hot.len() as u64 > self.hot.dirty().saturating_mul(PASSED) {
             return Ok(false);
         }
-        self.hot.for_each(&mut |entry| {
-            if entry.value.is_some() && part.has(entry.state, entry.key) { f(entry) } else { Ok(()) }
-        })?;
-        Ok(true)
+        Ok(self
+            .hot
+            .entries()
+            .filter(|entry| part.has(entry.state, entry.key))
+            .filter_map(|entry| Some((entry.key_group, entry.key, entry.value?)))
+            .try_for_each(|(key_group, key, value)| f(key_group, key, value))
+            .is_continue())
     }
 
     /// True if RocksDB holds all keys of `state` from `from` on, below `to`.

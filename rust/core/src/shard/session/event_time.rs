@@ -32,12 +32,13 @@ use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
 use fastchangelog_state::keyed::StatePart;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Bytes of keys and rows that are read from the base at a time.
 const PAGE_BYTES: usize = 1 << 20;
-/// Bytes of keys and rows that are read from memory at once.
-const IN_MEMORY_BYTES: usize = 16 << 20;
+/// Bytes of pages that are read from memory at once; few in tests, so that they read larger parts page by page.
+const IN_MEMORY_BYTES: usize = if cfg!(test) { 4 << 10 } else { 4 << 20 };
 /// A key group's closed times are removed one by one if there are at most so many.
 const FEW_TIMES: usize = 32;
 /// Late groups that are counted once each; beyond that, each partial row counts.
@@ -297,16 +298,13 @@ impl Page {
     fn all_in_memory(base: &Base, part: &StatePart) -> Result<Option<BTreeMap<KeyGroup, Self>>> {
         let (mut pages, mut bytes) = (BTreeMap::<KeyGroup, Self>::new(), 0);
         let complete = base.read(|live| {
-            live.keyed.each_in_memory(part, &mut |entry| {
-                let row = entry.value.unwrap_or_default();
-                bytes += entry.key.len() + row.len();
-                if bytes <= IN_MEMORY_BYTES {
-                    pages.entry(entry.key_group).or_default().push(entry.key, row);
-                }
-                Ok(())
+            live.keyed.each_in_memory(part, &mut |key_group, key, row| {
+                bytes += key.len() + row.len() + size_of::<(usize, usize)>();
+                pages.entry(key_group).or_default().push(key, row);
+                if bytes <= IN_MEMORY_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })
         })?;
-        Ok((complete && bytes <= IN_MEMORY_BYTES).then_some(pages))
+        Ok(complete.then_some(pages))
     }
 
     fn push(&mut self, key: &[u8], row: &[u8]) {
