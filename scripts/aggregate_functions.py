@@ -23,7 +23,7 @@ _BUILDER = re.compile(
 
 #: Module of the builders -> its subject, and the families of its functions.
 _MODULES = {
-    "sums": ("Counts, sums, means and products", ("count", "sum", "avg", "product")),
+    "sums": ("Counts, sums, means and products", ("count", "approx_count_distinct", "sum", "avg", "product")),
     "selections": (
         "Extremes, values in the order of rows or of others, and all values",
         ("extreme", "edge", "by", "mode", "collect", "listagg"),

@@ -189,6 +189,7 @@ TAKEN = {
     "boolean": ["truth"],
     "text": ["text"],
     "percentages": ["third"],
+    "hashed": ["text", "price", "half", "truth", "time", "away"],
 }
 
 

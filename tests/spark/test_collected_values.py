@@ -18,44 +18,15 @@ from pyspark.sql import functions as F
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.beside_spark import FLAT, NESTED, both, drawn
 from support.spark.lacks import needs
 from support.spark.stream_harness import canonical, end_state_server, rows_of, run
-from support.spark.values import UTC, VALUES, D
+from support.spark.values import UTC, D
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FLAT = [t for t in VALUES if not t.startswith(("array", "struct", "map"))]
 FLOATS = ["float", "double"]
 EXACT = [t for t in FLAT if t not in FLOATS]
-NESTED = [t for t in VALUES if t not in FLAT]
-
-
-def both(
-    feed: Any, folder: pathlib.Path, schema: str, runs: list[list[list[Any]]], plan: Callable[[Any, Any], Any]
-) -> list[dict[int, list[Any]]]:
-    """The rows of each batch, of ours and of Spark's: `plan` gets a stream and the function that groups it."""
-    found = []
-    for side, group in (
-        ("ours", lambda df, *keys, **named: grouped(df, *keys, state=str(folder / "state"), **named)),
-        ("sparks", lambda df, *keys, **_: df.groupBy(*keys)),
-    ):
-        source, batches = feed(schema, name=f"{folder.name}-{side}"), {}
-        for run_of_batches in runs:
-            for rows in run_of_batches:
-                source.add(rows)
-            mode = "append" if "ts" in schema else "update"
-            batches.update(run(plan(source.stream(), group), folder / side, mode=mode).batches)
-        found.append({number: rows_of(rows) for number, rows in batches.items() if rows})
-    return found
-
-
-def drawn(seed: int, types: list[str], sizes: tuple[int, ...] = (30, 12, 40)) -> list[list[list[Any]]]:
-    rng = random.Random(seed)
-    batches = [
-        [(rng.choice(["a", "b", None]), *(rng.choice([None, *VALUES[t]]) for t in types)) for _ in range(size)]
-        for size in sizes
-    ]
-    return [batches[:2], batches[2:]]
 
 
 @pytest.mark.parametrize("types", [FLAT, NESTED], ids=["flat", "nested"])

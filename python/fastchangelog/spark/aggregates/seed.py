@@ -284,7 +284,8 @@ def _given(analysed: Analysed, initial: DataFrame) -> DataFrame:
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
         names = [buffer.name for buffer in buffers]
         known = (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"])
-        if result.fn == "try_sum" or (names not in known and len(names) > 1):
+        is_apart = names == [_NOT_SPARKS] and not isinstance(result.field.dataType, T.ArrayType)
+        if result.fn == "try_sum" or is_apart or (names not in known and len(names) > 1):
             raise InvalidArgumentError(
                 f"initial_state: {result.text} cannot continue from its result, which does not determine the "
                 f"accumulator of {result.fn}; leave it out, or import the state of the Spark query with "

@@ -13,6 +13,8 @@ pub enum Argument {
     Presence,
     /// Any type.
     Any,
+    /// A type whose values Spark hashes as the core does.
+    Hashed,
     /// A type whose values have an order.
     Ordered,
     /// A number or an interval.
@@ -27,6 +29,8 @@ pub enum Argument {
     Text,
     /// A double from 0 to 1, or an array of them.
     Percentages,
+    /// A relative deviation: a constant number.
+    Deviation,
 }
 
 impl Argument {
@@ -35,6 +39,7 @@ impl Argument {
         match self {
             Self::Presence => "presence",
             Self::Any => "any",
+            Self::Hashed => "hashed",
             Self::Ordered => "ordered",
             Self::Quantity => "quantity",
             Self::Double => "double",
@@ -42,6 +47,7 @@ impl Argument {
             Self::Boolean => "boolean",
             Self::Text => "text",
             Self::Percentages => "percentages",
+            Self::Deviation => "deviation",
         }
     }
 
@@ -52,11 +58,11 @@ impl Argument {
                 || matches!(data_type, DataType::Float32 | DataType::Float64 | DataType::Decimal128(..))
         };
         match self {
-            Self::Presence | Self::Any | Self::Ordered => true,
+            Self::Presence | Self::Any | Self::Hashed | Self::Ordered => true,
             Self::Quantity => {
                 number() || matches!(data_type, DataType::Duration(_) | DataType::Interval(IntervalUnit::YearMonth))
             }
-            Self::Double => number(),
+            Self::Double | Self::Deviation => number(),
             Self::Integer => is_integer(data_type),
             Self::Boolean => *data_type == DataType::Boolean,
             Self::Text => is_bytes(data_type),

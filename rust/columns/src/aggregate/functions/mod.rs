@@ -10,6 +10,7 @@
 //! A row has a line `// fc.name(arguments)` for each builder of Python: its example, then `: text` where the docstring is
 //! not the row's, or ` is name` where an alias makes an aggregate of the first name.
 
+mod approx_count_distinct;
 mod argument;
 mod avg;
 mod bits;
@@ -23,13 +24,16 @@ mod edge;
 mod elements;
 mod extreme;
 mod form;
+mod hyperloglog;
 mod interval;
 mod listagg;
 mod mode;
 mod moments;
 mod percentile;
 mod product;
+mod registers;
 mod scala_set;
+mod spark_hash;
 mod sum;
 
 use super::accumulator::{Bound, Call};
@@ -90,6 +94,10 @@ functions! {
     /// Number of rows in which the value is true.
     // fc.count_if("late")
     count_if(Boolean) -> "bigint" = count::count_if;
+    /// The estimated number of distinct values that are not null, by HyperLogLog++; it deviates by 5%, or by the second
+    /// argument.
+    // fc.approx_count_distinct("bidder"): The estimated number of distinct values that are not null; it deviates by 5%.
+    approx_count_distinct(Hashed ..Deviation) -> "bigint" = approx_count_distinct::approx_count_distinct;
     /// Sum of the values that are not null; null if there are none.
     // fc.sum("price")
     sum(Quantity) -> "bigint of integers, double of floats, decimal(p+10, s) of decimal(p, s), intervals of their type" = sum::sum;
