@@ -98,6 +98,10 @@ that was made with one is read with the other.
 - `percentile`, `median` and `mode` keep each value once, with how often it came: their rows grow with the values of a
   key. Of values that came equally often, Spark's `mode` takes any one and this one the first;
   `F.mode("name", deterministic=True)` takes the smallest in both.
+- `percentile_approx` keeps some of the values: all of them while a key has fewer than half of `accuracy`, and then its
+  results are Spark's. Of more values Spark's own result depends on how its tasks split the rows; both stay within the
+  error. Decimals go through doubles, as in Spark: beyond 15 digits the last ones there depend on the version of Java.
+  Its builder has no `accuracy`; `F.percentile_approx("price", 0.5, 100)` has one.
 - With ANSI mode an overflow is an error. Without it, it wraps or gives null, as in Spark.
 - *Number*: an integer, `float`, `double` or `decimal`. *Ordered*: any type but maps and calendar intervals.
 
@@ -112,6 +116,7 @@ _ARGUMENTS = {
     "Ordered": "ordered",
     "Quantity": "number or interval",
     "Double": "number",
+    "Measured": "number, date, time or interval",
     "Integer": "integer",
     "Boolean": "boolean",
     "Text": "string or binary",

@@ -186,6 +186,7 @@ TAKEN = {
     "quantity": ["long", "half", "price", "away"],
     "double": ["half", "long", "price"],
     "integer": ["long"],
+    "measured": ["price", "time", "away", "half"],
     "boolean": ["truth"],
     "text": ["text"],
     "percentages": ["third"],

@@ -28,8 +28,8 @@ class Function:
     aliases: tuple[str, ...]
     """Spark's other names of the same function."""
     arguments: tuple[str, ...]
-    """The kind of each argument: presence, any, hashed, ordered, quantity, double, integer, boolean, text, percentages
-    or deviation."""
+    """The kind of each argument: presence, any, hashed, ordered, quantity, double, measured, integer, boolean, text,
+    percentages or deviation."""
     more: str | None
     """The kind of its variadic arguments, if it takes any."""
     ignores_nulls: bool

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Analysed", "Output", "Result", "analyse", "native_of"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
+_MEASURED = (T.NumericType, T.DatetimeType, *_INTERVALS)
 _MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
 #: Functions that Spark keeps as another one.
@@ -459,6 +460,8 @@ def _refused(text: str) -> InvalidArgumentError:
 def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
     """The argument with the cast that Spark's analysis puts around it, and no more of it than is needed."""
     if kind in ("quantity", "double") and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
+        return arg.cast("double"), T.DoubleType()
+    if kind == "measured" and not isinstance(dtype, _MEASURED):
         return arg.cast("double"), T.DoubleType()
     if kind == "integer" and isinstance(dtype, T.NullType):
         return arg.cast("int"), T.IntegerType()

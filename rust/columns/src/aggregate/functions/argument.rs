@@ -3,7 +3,7 @@
 //! Owns: the kinds, and the types of each kind. Does not own: the arguments of each function (`functions`).
 
 use crate::aggregate::fold::is_bytes;
-use crate::aggregate::prim::is_integer;
+use crate::aggregate::prim::{Prim, is_integer};
 use arrow_schema::{DataType, IntervalUnit};
 
 /// A kind of arguments.
@@ -21,6 +21,8 @@ pub enum Argument {
     Quantity,
     /// A number, taken as a double.
     Double,
+    /// A number, a date, a time or an interval, taken as a double.
+    Measured,
     /// An integer.
     Integer,
     /// A boolean.
@@ -43,6 +45,7 @@ impl Argument {
             Self::Ordered => "ordered",
             Self::Quantity => "quantity",
             Self::Double => "double",
+            Self::Measured => "measured",
             Self::Integer => "integer",
             Self::Boolean => "boolean",
             Self::Text => "text",
@@ -63,6 +66,7 @@ impl Argument {
                 number() || matches!(data_type, DataType::Duration(_) | DataType::Interval(IntervalUnit::YearMonth))
             }
             Self::Double | Self::Deviation => number(),
+            Self::Measured => Prim::of(data_type).is_some_and(|prim| prim != Prim::Bool),
             Self::Integer => is_integer(data_type),
             Self::Boolean => *data_type == DataType::Boolean,
             Self::Text => is_bytes(data_type),

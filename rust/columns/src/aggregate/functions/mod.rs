@@ -30,7 +30,9 @@ mod listagg;
 mod mode;
 mod moments;
 mod percentile;
+mod percentile_approx;
 mod product;
+mod quantile_summary;
 mod registers;
 mod scala_set;
 mod spark_hash;
@@ -167,6 +169,12 @@ functions! {
     /// The exact median of the numbers that are not null; null if there are none.
     // fc.median("price")
     median(Double) -> "double" = percentile::median;
+    /// The percentile of the values that are not null, or several, with an error of its rank of one in `accuracy`, 10,000
+    /// by default: always one of the values. Null if there are none.
+    // fc.percentile_approx("price", "half"): An approximate percentile of `col`; `percentage` is the same in all rows,
+    //     from 0 to 1.
+    // fc.approx_percentile("price", "half") is percentile_approx
+    percentile_approx | approx_percentile(Measured, Percentages ..Integer) -> "that of the argument, or an array of it for an array of percentages" = percentile_approx::percentile_approx;
     /// Sample covariance of the rows in which neither value is null, with n - 1; null for one such row or none.
     // fc.covar_samp("price", "quantity")
     covar_samp(Double, Double) -> "double" = covariance::covar_samp;

@@ -183,8 +183,8 @@ impl Accumulator for Percentile {
     }
 }
 
-/// What gives the percentiles of a row.
-fn wanted(column: &ArrayRef) -> Box<dyn Fn(usize) -> Vec<u8>> {
+/// What gives the percentiles of a row, an f64 each.
+pub(super) fn wanted(column: &ArrayRef) -> Box<dyn Fn(usize) -> Vec<u8>> {
     let bytes = |values: &Float64Array| values.values().iter().flat_map(|value| value.to_le_bytes()).collect();
     if let Some(one) = column.as_primitive_opt::<Float64Type>() {
         let one = one.clone();
