@@ -8,7 +8,7 @@ use super::hyperloglog::estimate;
 use super::registers::{PRECISIONS, Register, Registers};
 use super::spark_hash::{has_hash, hashes};
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
-use crate::aggregate::fold::Fold;
+use crate::aggregate::fold::{Bytes, Fold};
 use crate::aggregate::prim::{Native, doubles};
 use crate::aggregate::results::RowRange;
 use crate::aggregate::row::{Other, RowMut, Slots};
@@ -86,8 +86,13 @@ impl Accumulator for Distinct {
         Ok(())
     }
 
-    fn load(&self, slots: &Slots, _: &[&ArrayRef], _: Fold<'_>) -> Result<()> {
-        Err(Error::invalid(format!("{} cannot go on from a stored accumulator", slots.identity)))
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (words, mut done) = (Bytes::of(buffers[0])?, Ok(()));
+        fold.each_row(|i, row| match Registers::of_words(words.get(i), &slots.identity) {
+            Ok(registers) => row.set_var(slots.var, &registers.written()),
+            Err(error) => done = Err(error),
+        });
+        done
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

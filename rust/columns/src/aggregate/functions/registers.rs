@@ -89,6 +89,21 @@ impl Registers {
         (rest.is_empty() && ascends && known).then_some(Self { precision, set })
     }
 
+    /// Those of a row of Spark's: words of eight bytes with ten registers each, and one word more.
+    pub(super) fn of_words(bytes: &[u8], identity: &str) -> Result<Self> {
+        let words = bytes.as_chunks::<8>().0;
+        let precision = PRECISIONS.into_iter().find(|p| (1usize << p) / 10 + 1 == words.len());
+        let precision = precision.ok_or_else(|| {
+            Error::corrupt(format_args!("Spark's state of {identity}"), 0, format_args!("{} words", words.len()))
+        })?;
+        let values = words.iter().flat_map(|word| {
+            let word = u64::from_le_bytes(*word);
+            (0..10).map(move |i| (word >> (u64::from(VALUE_BITS) * i)) as u32 & 63)
+        });
+        let set = (0..1u32 << precision).zip(values).filter(|(_, value)| *value > 0);
+        Ok(Self { precision, set: set.map(|(i, value)| Register::new(i, value)).collect() })
+    }
+
     /// The bytes of a slot.
     pub(super) fn written(&self) -> Vec<u8> {
         let mut slot = vec![self.precision];
