@@ -23,7 +23,7 @@ _BUILDER = re.compile(
 
 #: Module of the builders -> its subject, and the families of its functions.
 _MODULES = {
-    "sums": ("Counts, sums, means and products", ("count", "sum", "avg", "product")),
+    "sums": ("Counts, sums, means and products", ("count", "approx_count_distinct", "sum", "avg", "product")),
     "selections": (
         "Extremes, values in the order of rows or of others, and all values",
         ("extreme", "edge", "by", "mode", "collect", "listagg"),
@@ -31,12 +31,18 @@ _MODULES = {
     "logic": ("Booleans and bits", ("boolean", "bits")),
     "statistics": (
         "Variances, deviations, higher moments, percentiles, covariances",
-        ("moments", "percentile", "covariance"),
+        ("moments", "percentile", "percentile_approx", "covariance"),
     ),
 }
 
 #: Kind of an argument -> what its column is of.
-_COLUMNS = {"Boolean": " of booleans", "Integer": " of integers", "Double": " of numbers", "Text": " of texts"}
+_COLUMNS = {
+    "Boolean": " of booleans",
+    "Integer": " of integers",
+    "Double": " of numbers",
+    "Measured": " of numbers, dates or times",
+    "Text": " of texts",
+}
 
 _HEAD = '''"""{subject}: one builder for each function.
 
@@ -179,7 +185,10 @@ def _columns(row: Function) -> dict[str, str]:
     if row.arguments == ["Any", "Ordered"]:
         return {"col": f"{column} of the result.", "ord": f"{column} that is compared."}
     if "Percentages" in row.arguments:
-        return {"col": f"{column} of numbers.", "percentage": f"{column} of a double, or of an array of them."}
+        return {
+            "col": f"{column}{_COLUMNS[row.arguments[0]]}.",
+            "percentage": f"{column} of a double, or of an array of them.",
+        }
     kinds = row.arguments[:-1] if row.takes_more else row.arguments
     texts = [f"{column}{_COLUMNS.get(kind, '')}." for kind in kinds]
     return {f"col{i + 1}" if len(texts) > 1 else "col": text for i, text in enumerate(texts)}

@@ -186,9 +186,11 @@ TAKEN = {
     "quantity": ["long", "half", "price", "away"],
     "double": ["half", "long", "price"],
     "integer": ["long"],
+    "measured": ["price", "time", "away", "half"],
     "boolean": ["truth"],
     "text": ["text"],
     "percentages": ["third"],
+    "hashed": ["text", "price", "half", "truth", "time", "away"],
 }
 
 

@@ -69,6 +69,7 @@ __all__ = [
     "process_metrics",
     "schema_difference",
     "segment_index_json",
+    "spark_collected",
     "spec_buffers",
     "spec_check",
     "spec_schema",
@@ -1064,6 +1065,12 @@ def aggregate_results(input: _ArrowSchema, calls: str) -> pa.Schema:
     """The results of calls over input columns: one field each, named after the call, of the type that Spark gives.
 
     ``calls`` is the JSON list of a specification's aggregates.
+    """
+
+def spark_collected(column: pa.Array, fields: _ArrowSchema, counted: bool) -> pa.Array:
+    """The values that an aggregate of Spark's keeps in bytes: a list for each row, with counts of structs of both.
+
+    ``fields`` are those of the rows in the bytes.
     """
 
 def options_table() -> list[tuple[str, str, str, bool]]:

@@ -10,7 +10,7 @@ import dataclasses
 
 from fastchangelog import _internal
 
-__all__ = ["FUNCTIONS", "NAMES", "Function"]
+__all__ = ["DEVIATIONS", "FUNCTIONS", "NAMES", "Function"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Function:
     aliases: tuple[str, ...]
     """Spark's other names of the same function."""
     arguments: tuple[str, ...]
-    """The kind of each argument: presence, any, ordered, quantity, double, integer, boolean, text or
-    percentages."""
+    """The kind of each argument: presence, any, hashed, ordered, quantity, double, measured, integer, boolean, text,
+    percentages or deviation."""
     more: str | None
     """The kind of its variadic arguments, if it takes any."""
     ignores_nulls: bool
@@ -55,3 +55,6 @@ FUNCTIONS: dict[str, Function] = {name: row for row in _ALL for name in (row.nam
 
 NAMES: str = ", ".join(row.name for row in _ALL)
 """All names, for errors."""
+
+DEVIATIONS: tuple[float, float] = (0.0022, 0.39)
+"""The least and the greatest relative deviation for which the core has registers."""

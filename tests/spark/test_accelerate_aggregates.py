@@ -154,6 +154,13 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Any], Any], set[str]]] = {
         ),
         {"default"},
     ),
+    "estimates": (
+        ("update",),
+        lambda df: df.groupBy("k").agg(
+            F.approx_count_distinct("v"), F.approx_count_distinct("v", 0.39), F.percentile_approx("v", [0.1, 0.5], 100)
+        ),
+        {"default"},
+    ),
     "a dict": (("update",), lambda df: df.groupBy("k").agg({"v": "max", "*": "count"}), {"default"}),
     "sum": (("update",), lambda df: df.groupBy("k").sum(), {"default"}),
     "a filter": (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import pathlib
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,44 +19,15 @@ from pyspark.sql import functions as F
 
 import fastchangelog as fc
 from fastchangelog.spark import grouped
+from support.spark.beside_spark import FLAT, NESTED, both, drawn
 from support.spark.lacks import needs
-from support.spark.stream_harness import canonical, end_state_server, rows_of, run
-from support.spark.values import UTC, VALUES, D
+from support.spark.stream_harness import canonical, end_state_server, needs_readable_checkpoints, rows_of, run
+from support.spark.values import UTC, D
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-FLAT = [t for t in VALUES if not t.startswith(("array", "struct", "map"))]
 FLOATS = ["float", "double"]
 EXACT = [t for t in FLAT if t not in FLOATS]
-NESTED = [t for t in VALUES if t not in FLAT]
-
-
-def both(
-    feed: Any, folder: pathlib.Path, schema: str, runs: list[list[list[Any]]], plan: Callable[[Any, Any], Any]
-) -> list[dict[int, list[Any]]]:
-    """The rows of each batch, of ours and of Spark's: `plan` gets a stream and the function that groups it."""
-    found = []
-    for side, group in (
-        ("ours", lambda df, *keys, **named: grouped(df, *keys, state=str(folder / "state"), **named)),
-        ("sparks", lambda df, *keys, **_: df.groupBy(*keys)),
-    ):
-        source, batches = feed(schema, name=f"{folder.name}-{side}"), {}
-        for run_of_batches in runs:
-            for rows in run_of_batches:
-                source.add(rows)
-            mode = "append" if "ts" in schema else "update"
-            batches.update(run(plan(source.stream(), group), folder / side, mode=mode).batches)
-        found.append({number: rows_of(rows) for number, rows in batches.items() if rows})
-    return found
-
-
-def drawn(seed: int, types: list[str], sizes: tuple[int, ...] = (30, 12, 40)) -> list[list[list[Any]]]:
-    rng = random.Random(seed)
-    batches = [
-        [(rng.choice(["a", "b", None]), *(rng.choice([None, *VALUES[t]]) for t in types)) for _ in range(size)]
-        for size in sizes
-    ]
-    return [batches[:2], batches[2:]]
 
 
 @pytest.mark.parametrize("types", [FLAT, NESTED], ids=["flat", "nested"])
@@ -203,9 +175,65 @@ def test_a_batch_frame_and_results_as_initial_state(feed: Any, spark: Any, tmp_p
     )
 
 
-def test_sparks_own_state_of_them_is_refused(feed: Any, tmp_path: pathlib.Path) -> None:
+def moved(
+    feed: Any,
+    folder: pathlib.Path,
+    schema: str,
+    batches: list[list[Any]],
+    aggregates: list[Any],
+    built: list[Any] | None = None,
+) -> None:
+    """The last batch of Spark's query equals the first one of ours, which takes over its state."""
+    source = feed(schema, *batches[:-1], name="old")
+    run(source.stream().groupBy("k").agg(*aggregates), folder / "moved")
+    later = feed(schema, batches[-1], name="later")
+    ours = grouped(later.stream(), "k", state=str(folder / "state")).agg(
+        *(built or aggregates), initial_state=fc.spark.import_state(folder / "moved")
+    )
+    (found,) = run(ours, folder / "ours").batches.values()
+    source.add(batches[-1])
+    expected = run(source.stream().groupBy("k").agg(*aggregates), folder / "moved").batches
+    assert rows_of(found) == rows_of(expected[max(expected)])
+
+
+@needs_readable_checkpoints
+def test_sparks_own_state_of_lists_and_counts_goes_on(feed: Any, tmp_path: pathlib.Path) -> None:
+    types = [t for t in FLAT if t not in FLOATS]
+    schema = "k string, " + ", ".join(f"c{i} {t}" for i, t in enumerate(types))
+    aggregates = [f(f"c{i}") for i in range(len(types)) for f in (F.collect_list, F.collect_set)]
+    aggregates += [F.approx_count_distinct(f"c{i}", rsd) for i in range(len(types)) for rsd in (0.05, 0.3)]
+    aggregates += [F.listagg(f"c{types.index('string')}"), F.sum("c3").alias("s"), F.median("c3"), F.median("c4")]
+    aggregates += [F.median(f"c{types.index('decimal(20,5)')}")]
+    moved(feed, tmp_path, schema, [batch for batches in drawn(7, types) for batch in batches], aggregates)
+
+
+@needs_readable_checkpoints
+@needs("sets of floats")
+def test_sparks_own_state_of_floats_and_nested_values_goes_on(feed: Any, tmp_path: pathlib.Path) -> None:
+    types = [*FLOATS, *NESTED]
+    schema = "k string, often string, " + ", ".join(f"c{i} {t}" for i, t in enumerate(types))
+    aggregates = [F.collect_list(f"c{i}") for i in range(len(types))] + [F.median("c1")]
+    aggregates += [F.collect_set("c0"), F.collect_set("c1"), F.count("*")]
+    batches = [
+        [(row[0], "often" if i % 3 else "rarely", *row[1:]) for i, row in enumerate(batch)]
+        for batches in drawn(8, types)
+        for batch in batches
+    ]
+    moved(feed, tmp_path, schema, batches, [*aggregates, F.mode("often")], [*aggregates, fc.mode("often")])
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "percentile(v, 0.5, 1)": lambda: F.percentile("v", 0.5),
+    "percentile_approx(v, 0.5, 10000)": lambda: F.percentile_approx("v", 0.5),
+    "listagg(": lambda: F.listagg(F.col("v").cast("string"), "-"),
+    "mode(": lambda: F.mode("v", deterministic=True),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_state_without_the_constants_is_refused(feed: Any, tmp_path: pathlib.Path, text: str) -> None:
     source = feed("k string, v int", [("a", 1)])
-    run(source.stream().groupBy("k").agg(F.collect_list("v")), tmp_path / "sparks")
+    run(source.stream().groupBy("k").agg(REFUSED[text]()), tmp_path / "sparks")
     old = fc.spark.import_state(tmp_path / "sparks")
-    with pytest.raises(fc.InvalidArgumentError, match=r"collect_list\(v\) cannot be imported"):
-        grouped(source.stream(), "k", state=str(tmp_path / "state")).agg(F.collect_list("v"), initial_state=old)
+    with pytest.raises(fc.InvalidArgumentError, match=re.escape(text) + ".* cannot be imported: the constants of"):
+        grouped(source.stream(), "k", state=str(tmp_path / "state")).agg(REFUSED[text](), initial_state=old)

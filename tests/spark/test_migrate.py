@@ -112,17 +112,13 @@ def test_distinct_rows_are_imported(
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no key": (lambda df: df.groupBy().count(), "it groups by no key"),
     "a rollup": (lambda df: df.rollup("k").count(), "it is a rollup, a cube or has grouping sets"),
-    "collections": (
-        lambda df: df.groupBy("k").agg(F.count("*"), F.collect_list("v"), F.collect_set("v")),
-        "it keeps `buf` binary and 1 more columns, as an aggregate does that cannot be imported, such as collect_list",
-    ),
     "a type": (
         lambda df: df.groupBy("k").agg(F.first(F.expr("parse_json(k)"))),
         "the accumulator `first` has the type variant, which fastchangelog cannot keep",
     ),
-    "a sketch": (
-        lambda df: df.groupBy("k").agg(F.approx_count_distinct("v")),
-        "such as approx_count_distinct; supported are count,",
+    "other accumulators": (
+        lambda df: df.groupBy("k").agg(F.count("*"), F.bitmap_construct_agg(F.col("v").cast("bigint"))),
+        "as an aggregate does that cannot be imported, such as one with a state of its own; supported are count,",
     ),
 }
 

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from fastchangelog.types import ColumnLike
 
 __all__ = [
+    "approx_percentile",
     "corr",
     "covar_pop",
     "covar_samp",
     "kurtosis",
     "median",
     "percentile",
+    "percentile_approx",
     "skewness",
     "std",
     "stddev",
@@ -260,6 +262,50 @@ def median(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
         median(price)
     """
     return make("median", col, where=where)
+
+
+def percentile_approx(col: ColumnLike, percentage: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """An approximate percentile of `col`; `percentage` is the same in all rows, from 0 to 1.
+
+    Args:
+        col: Column name or PySpark Column of numbers, dates or times.
+        percentage: Column name or PySpark Column of a double, or of an array of them.
+        where: Condition on rows, such as `"price > 0"` or a Column; None takes all rows.
+
+    Returns:
+        The aggregate, to be given to `agg()` or to `aggregating_state()`.
+
+    Raises:
+        InvalidArgumentError: An argument is no column name and no Column.
+
+    Example:
+        >>> from fastchangelog import functions as F
+        >>> F.percentile_approx("price", "half")
+        percentile_approx(price, half)
+    """
+    return make("percentile_approx", col, percentage, where=where)
+
+
+def approx_percentile(col: ColumnLike, percentage: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """The same as `percentile_approx`.
+
+    Args:
+        col: Column name or PySpark Column of numbers, dates or times.
+        percentage: Column name or PySpark Column of a double, or of an array of them.
+        where: Condition on rows, such as `"price > 0"` or a Column; None takes all rows.
+
+    Returns:
+        The aggregate, to be given to `agg()` or to `aggregating_state()`.
+
+    Raises:
+        InvalidArgumentError: An argument is no column name and no Column.
+
+    Example:
+        >>> from fastchangelog import functions as F
+        >>> F.approx_percentile("price", "half")
+        percentile_approx(price, half)
+    """
+    return make("percentile_approx", col, percentage, where=where)
 
 
 def covar_samp(col1: ColumnLike, col2: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fastchangelog.types import ColumnLike
 
 __all__ = [
+    "approx_count_distinct",
     "avg",
     "count",
     "count_if",
@@ -64,6 +65,27 @@ def count_if(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
         count_if(late)
     """
     return make("count_if", col, where=where)
+
+
+def approx_count_distinct(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:
+    """The estimated number of distinct values that are not null; it deviates by 5%.
+
+    Args:
+        col: Column name or PySpark Column.
+        where: Condition on rows, such as `"price > 0"` or a Column; None takes all rows.
+
+    Returns:
+        The aggregate, to be given to `agg()` or to `aggregating_state()`.
+
+    Raises:
+        InvalidArgumentError: An argument is no column name and no Column.
+
+    Example:
+        >>> from fastchangelog import functions as F
+        >>> F.approx_count_distinct("bidder")
+        approx_count_distinct(bidder)
+    """
+    return make("approx_count_distinct", col, where=where)
 
 
 def sum(col: ColumnLike, *, where: ColumnLike | None = None) -> Aggregate:

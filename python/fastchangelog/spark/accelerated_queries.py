@@ -12,10 +12,7 @@ start fails and names the reason.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import internals_operators, metrics
@@ -32,13 +29,13 @@ from fastchangelog.spark.accelerated_operators import (
     names_in,
     of_spark,
 )
+from fastchangelog.spark.aggregates.analyse import native_of
 from fastchangelog.spark.grouped_stream import GroupedStream
 from fastchangelog.spark.internals_operators import AGGREGATE, DEDUPLICATE, WITHIN, Operator
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-    from fastchangelog.functions import Aggregate
     from fastchangelog.spark.internals_writers import Start
 
 __all__ = ["accelerated"]
@@ -173,8 +170,8 @@ class _Query:
             return deduplicated(self._given, operator.child, operator.columns(), name, is_within_watermark=within)
         parts = operator.aggregate()
         self._choose(operator, WINDOWS if parts.has_windows else AGGREGATES, parts.windows)
-        native = parts.frame.groupBy(*parts.keys).agg(*map(_native, parts.calls))
-        if not internals_operators.is_same(parts, native):
+        sparks = parts.frame.groupBy(*parts.keys).agg(*map(native_of, parts.calls))
+        if not internals_operators.is_same(parts, sparks):
             raise UnsupportedError("one of its functions or windows is not the one of that name")
         given = self._given
         grouped = GroupedStream(
@@ -195,12 +192,6 @@ class _Query:
         reason = self._given.choice.refusal(kind, self._start.output_mode, windows)
         if reason is not None and operator.number not in self._stored:
             raise Stays(reason)
-
-
-def _native(call: Aggregate) -> Column:
-    function: Callable[..., Column] = getattr(F, call.fn)
-    args = (*call.args, True) if call.ignore_nulls else call.args
-    return function(*(args or ("*",)))
 
 
 def _stored(start: Start, given: Given, operators: list[Operator]) -> dict[int, bool]:

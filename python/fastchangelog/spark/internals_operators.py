@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import functions as F
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.function_table import FUNCTIONS
+from fastchangelog.function_table import DEVIATIONS, FUNCTIONS
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark.internals import items_of, kind_of
 from fastchangelog.spark.internals_plans import analysed, frame_of_plan, named_as, seq_of
@@ -269,10 +269,16 @@ def _call(spark: Any, call: Any) -> Aggregate:
         args = []
     if not known.takes(len(args)):
         raise UnsupportedError(f"{call.sql()} is not supported with these arguments")
+    columns = [_column(spark, arg) for arg in args]
+    if known.more == "deviation":  # a number of the function's own, and no argument
+        deviation = float(function.relativeSD())
+        if not DEVIATIONS[0] <= deviation <= DEVIATIONS[1]:
+            raise UnsupportedError(f"{call.sql()} has the relative deviation {deviation}, which is not supported")
+        columns.append(F.lit(deviation))
     where = call.filter()
     return Aggregate(
         known.name,
-        tuple(_column(spark, arg) for arg in args),
+        tuple(columns),
         None if where.isEmpty() else _column(spark, where.get()),
         bool(known.ignores_nulls and function.ignoreNulls()),
     )

@@ -40,6 +40,7 @@ pub mod row_split;
 mod rows;
 pub mod session_window_keys;
 pub mod session_windows;
+pub mod spark_collected;
 pub mod spark_keys;
 pub mod spark_rows;
 mod spill_file;

@@ -311,13 +311,17 @@ impl GroupTable {
         }
     }
 
-    /// A table of the groups for whose number `wanted` says yes.
-    pub fn only(&self, wanted: impl Fn(usize) -> bool) -> Result<Self> {
-        let (mut only, mut scratch) = (Self::new(Arc::clone(&self.plan)), Vec::new());
-        for i in (0..self.len()).filter(|i| wanted(*i)) {
-            only.load(self.key(i), self.row(i, &mut scratch))?;
+    /// Leaves the groups for whose number `wanted` says yes, without a copy if it says so for all.
+    pub fn keep(&mut self, wanted: impl Fn(&Self, usize) -> bool) -> Result<()> {
+        if (0..self.len()).all(|i| wanted(self, i)) {
+            return Ok(());
         }
-        Ok(only)
+        let (mut kept, mut scratch) = (Self::new(Arc::clone(&self.plan)), Vec::new());
+        for i in (0..self.len()).filter(|i| wanted(self, *i)) {
+            kept.load(self.key(i), self.row(i, &mut scratch))?;
+        }
+        *self = kept;
+        Ok(())
     }
 
     /// Adds a group that is kept in the state, under a key that the table does not have.

@@ -8,6 +8,7 @@ use arrow_array::{ArrayRef, BinaryArray, StructArray, UInt32Array};
 use arrow_schema::{DataType, Field, Schema};
 use fastchangelog_columns::accumulators;
 use fastchangelog_columns::aggregate::{AggCall, AggPlan, AggregateFunction, Argument, NamedCall};
+use fastchangelog_columns::spark_collected::collected;
 use fastchangelog_format::{Error, Result};
 use pyo3::prelude::*;
 use pyo3_arrow::PySchema;
@@ -45,6 +46,19 @@ pub(crate) fn aggregate_results(py: Python<'_>, input: PySchema, calls: &str) ->
         Ok(calls.iter().zip(results).map(|(call, result)| Field::new(&call.identity, result, true)).collect::<Vec<_>>())
     })?;
     schema_to_pyarrow(py, Arc::new(Schema::new(fields))).map(Bound::unbind)
+}
+
+/// The values in bytes of Spark's own.
+#[pyfunction]
+pub(crate) fn spark_collected(
+    py: Python<'_>,
+    column: ForeignArray,
+    fields: PySchema,
+    counted: bool,
+) -> PyResult<Py<PyAny>> {
+    let fields = fields.into_inner();
+    let found = detached(py, |_| collected(&column.binary()?, fields.fields(), counted))?;
+    to_pyarrow(py, found).map(Bound::unbind)
 }
 
 #[pyclass(frozen, module = "fastchangelog._internal")]

@@ -91,6 +91,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(savepoint_folder::spec_schema, module)?)?;
     module.add_function(wrap_pyfunction!(savepoint_folder::schema_difference, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_buffers, module)?)?;
+    module.add_function(wrap_pyfunction!(aggregates::spark_collected, module)?)?;
     module.add_function(wrap_pyfunction!(split::spec_check, module)?)?;
     module.add_function(wrap_pyfunction!(store::clean_uri, module)?)?;
     module.add_function(wrap_pyfunction!(store::uri_schemes, module)?)?;

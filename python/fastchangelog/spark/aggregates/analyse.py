@@ -8,7 +8,8 @@ Does not own: the keys (`keys`), expressions over aggregates (`expressions`), th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import decimal
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
-from fastchangelog.function_table import FUNCTIONS, NAMES, Function
+from fastchangelog.function_table import DEVIATIONS, FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals
 from fastchangelog.spark.aggregates.expressions import aggregate_name, is_computed, key_name, over_aggregates
@@ -29,9 +30,10 @@ from fastchangelog.spark.types import wire
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Analysed", "Output", "Result", "analyse"]
+__all__ = ["Analysed", "Output", "Result", "analyse", "native_of"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
+_MEASURED = (T.NumericType, T.DatetimeType, *_INTERVALS)
 _MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
 #: Functions that Spark keeps as another one.
@@ -377,18 +379,23 @@ def _bind(value: Any, name: str | None) -> _Bound | None:
     )
 
 
+def native_of(value: Aggregate) -> Column:
+    """PySpark's own aggregate, without the condition."""
+    args: list[Any] = [F.col(a) if isinstance(a, str) else a for a in value.args]
+    if FUNCTIONS[value.fn].more == "deviation":  # which PySpark's function takes as a number alone
+        return F.call_function(value.fn, *args)
+    call: Callable[..., Column] = getattr(F, value.fn)
+    return call(*(args or ["*"]), *([True] if value.ignore_nulls else []))
+
+
 def _bind_ours(value: Aggregate, name: str | None) -> _Bound:
     args = tuple(F.col(a) if isinstance(a, str) else a for a in value.args)
     where = F.expr(value.where) if isinstance(value.where, str) else value.where
     for column in (*args, *([] if where is None else [where])):
         if not isinstance(column, Column):
             raise InvalidArgumentError(f"{column!r} in {value!r} is not a column name and not a Column")
-    call = getattr(F, value.fn)
-    if not args:
-        native = call("*")
-    else:
-        native = call(*args, True) if value.ignore_nulls else call(*args)
     alias = name or value.name
+    native = native_of(value)
     named = native if alias is None else native.alias(alias)
     return _Bound(FUNCTIONS[value.fn], args, where, value.ignore_nulls, named, alias is not None, repr(value))
 
@@ -422,11 +429,20 @@ def _bind_column(column: Column, name: str | None) -> _Bound | None:
                 continue  # no delimiter
             if isinstance(arg, internals.Star):
                 raise _refused(internals.text_of(column))
+            if fn.kind(i) == "deviation":
+                _check_deviation(arg, internals.text_of(column))
             plain.append(arg.column if isinstance(arg, internals.Literal) else arg)
         if not plain or not fn.takes(len(plain)):
             raise _refused(internals.text_of(column))
     native = column if name is None else column.alias(name)
     return _Bound(fn, tuple(plain), None, ignore_nulls, native, True, internals.text_of(column))
+
+
+def _check_deviation(arg: object, text: str) -> None:
+    value = arg.value if isinstance(arg, internals.Literal) else None
+    least, greatest = DEVIATIONS
+    if not isinstance(value, (int, float, decimal.Decimal)) or not least <= value <= greatest:
+        raise InvalidArgumentError(f"`{text}`: the relative deviation must be a constant from {least} to {greatest}")
 
 
 def _counts_all(arg: object) -> bool:
@@ -444,6 +460,8 @@ def _refused(text: str) -> InvalidArgumentError:
 def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
     """The argument with the cast that Spark's analysis puts around it, and no more of it than is needed."""
     if kind in ("quantity", "double") and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
+        return arg.cast("double"), T.DoubleType()
+    if kind == "measured" and not isinstance(dtype, _MEASURED):
         return arg.cast("double"), T.DoubleType()
     if kind == "integer" and isinstance(dtype, T.NullType):
         return arg.cast("int"), T.IntegerType()
@@ -468,6 +486,11 @@ def _check_argument(b: _Bound, position: int, dtype: T.DataType, *, legacy: bool
     if kind == "quantity" and isinstance(dtype, T.YearMonthIntervalType):
         raise InvalidArgumentError(
             f"{b.text} is not supported for {dtype.simpleString()}; add up months as numbers instead"
+        )
+    if kind == "hashed" and wire.is_collated(dtype):
+        raise InvalidArgumentError(
+            f"{b.text} hashes a collated string ({dtype.simpleString()}), whose equality fastchangelog does not know; "
+            "count collation_key(…) or the string's bytes"
         )
     if kind == "ordered" and wire.is_collated(dtype):
         raise InvalidArgumentError(

@@ -14,6 +14,7 @@ as doubles (the rule `DecimalAggregates`).
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, SchemaMismatchError
 from fastchangelog.function_table import FUNCTIONS
 from fastchangelog.spark.aggregates.spec import AggregateSpec, calls_json, spec_json
-from fastchangelog.spark.aggregates.stored_accumulators import StoredSplit, Taken
+from fastchangelog.spark.aggregates.stored_accumulators import Collected, StoredSplit, Taken
 from fastchangelog.spark.checkpoint.spark_states import Checkpoint, check_keys
 from fastchangelog.spark.checkpoint.stored_rows import CoreRows
 from fastchangelog.spark.imported_state import ImportedState
@@ -41,8 +42,24 @@ if TYPE_CHECKING:
 
 __all__ = ["BufferSplit", "initial_payloads", "kept_names"]
 
-#: The column of an accumulator that Spark keeps in bytes of its own.
+
+@dataclasses.dataclass(frozen=True)
+class _Buffer:
+    """A column of an accumulator."""
+
+    name: str
+    type: pa.DataType
+
+
+#: The first column of an accumulator that Spark keeps in one of its own.
 _NOT_SPARKS = "values"
+#: That column of Spark's, which is called the same for all functions.
+_BYTES = _Buffer("buf", pa.binary())
+#: The columns of `approx_count_distinct`.
+_WORDS = "MS[{}]"
+_MOST_WORDS = (1 << 18) // 10 + 1
+#: Functions of which Spark's bytes say all where they have one argument, and whether they are values with counts.
+_COLLECTED = {"collect_list": False, "collect_set": False, "listagg": False, "mode": True, "median": True}
 #: Digits of decimals that Spark sums as whole numbers, and averages as doubles.
 _WHOLE_DIGITS = 8
 _DOUBLE_DIGITS = 11
@@ -68,8 +85,8 @@ def initial_payloads(grouping: Grouping, analysed: Analysed, initial: ImportedSt
 def kept_names() -> dict[str, frozenset[str]]:
     """The functions whose accumulators can be imported, and the names of Spark's columns of each.
 
-    >>> sorted(kept_names()["avg"]), "collect_list" in kept_names()
-    (['count', 'sum'], False)
+    >>> sorted(kept_names()["avg"]), kept_names()["collect_list"], "percentile" in kept_names()
+    (['count', 'sum'], frozenset({'buf'}), False)
     """
     examples = {"number": pa.decimal128(10, 2), "integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
     columns = pa.schema({**examples, "percentages": pa.float64()})
@@ -84,7 +101,9 @@ def kept_names() -> dict[str, frozenset[str]]:
     for field in _internal.spec_buffers(spec_json(0, columns, results, calls)):
         number, _, name = field.name.partition(".")
         found[names[int(number)]].add(name)
-    return {name: frozenset(columns) for name, columns in found.items() if _NOT_SPARKS not in columns}
+    own = {name: frozenset(columns) for name, columns in found.items() if _NOT_SPARKS not in columns}
+    words = frozenset(_WORDS.format(i) for i in range(_MOST_WORDS))
+    return {**own, **dict.fromkeys(_COLLECTED, frozenset({_BYTES.name})), "approx_count_distinct": words}
 
 
 class BufferSplit(PayloadSplit):
@@ -98,14 +117,6 @@ class BufferSplit(PayloadSplit):
         splitter = _internal.Splitter(self._spec, shards, groups, payload_bytes, row_bytes)
         schema = _internal.spec_buffers(self._spec)
         return lambda batch: splitter.push_buffers(shaped(batch, schema)), splitter.finish
-
-
-@dataclasses.dataclass(frozen=True)
-class _Buffer:
-    """A column of an accumulator."""
-
-    name: str
-    type: pa.DataType
 
 
 def _buffers(analysed: Analysed) -> list[list[_Buffer]]:
@@ -142,6 +153,12 @@ def _imported(checkpoint: Checkpoint, analysed: Analysed, initial: ImportedState
         taken = [taken for place in kept for taken in _taken(place)]
         function = StoredSplit(rows.read, analysed.keys.paths(), taken, split, rows.keys_in_value)
         return rows.read.state.in_tasks(checkpoint.spark, function, payload_type(None))
+    for place in kept:
+        if place.buffers[0].name == _NOT_SPARKS:
+            raise InvalidArgumentError(
+                f"{where}: Spark's state of {place.result.text} can be imported only where the core reads the "
+                "checkpoint; start the new query without initial_state"
+            )
     # By position: columns of one name may be there several times.
     if rows.keys_in_value:
         whole = F.col("value").cast(_numbered(T.StructType([*rows.key.fields, *value.fields])))
@@ -162,12 +179,7 @@ def _kept(where: str, analysed: Analysed, value: T.StructType) -> list[_Kept]:
     known: dict[object, int] = {}
     at = 0
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
-        sparks = _sparks_own(result, buffers)
-        if any(buffer.name == _NOT_SPARKS for buffer in buffers):
-            raise InvalidArgumentError(
-                f"{where}: Spark's state of {result.text} cannot be imported: Spark keeps it in bytes of its own; "
-                "start the new query without initial_state"
-            )
+        sparks = _sparks_own(where, result, buffers, value.fields[known.get(result.in_spark, at) :])
         if result.in_spark not in known:
             _check_fields(where, result, value.fields[at : at + len(sparks)], sparks)
             known[result.in_spark] = at
@@ -205,8 +217,18 @@ def _digits(result: Result) -> int:
     return argument.precision if isinstance(argument, T.DecimalType) else 99
 
 
-def _sparks_own(result: Result, buffers: list[_Buffer]) -> list[_Buffer]:
-    """The columns in which Spark's optimizer lets the aggregate be kept."""
+def _sparks_own(where: str, result: Result, buffers: list[_Buffer], there: Sequence[T.StructField]) -> list[_Buffer]:
+    """The columns in which Spark's optimizer lets the aggregate be kept; `there`: those of the state from it on."""
+    if buffers[0].name == _NOT_SPARKS:
+        if result.fn == "approx_count_distinct":
+            named = itertools.takewhile(lambda i: there[i].name == _WORDS.format(i), range(len(there)))
+            return [_Buffer(_WORDS.format(i), pa.int64()) for i in named] or [_Buffer(_WORDS.format(0), pa.int64())]
+        if _COLLECTED.get(result.fn) is None or len(result.arguments) > 1:
+            raise InvalidArgumentError(
+                f"{where}: Spark's state of {result.text} cannot be imported: the constants of the call are not in it; "
+                "start the new query without initial_state"
+            )
+        return [_BYTES]
     if _is_summed_whole(result):
         return [_Buffer("sum", pa.int64())]
     if _is_averaged_in_doubles(result):
@@ -248,10 +270,34 @@ def _converted(kept: _Kept) -> list[Column]:
 def _taken(kept: _Kept) -> list[Taken]:
     """Spark's columns as ours, where the core reads them."""
     at = kept.at
+    if kept.buffers[0].name == _NOT_SPARKS:
+        if kept.result.fn == "approx_count_distinct":
+            return [Taken(at, words=len(kept.sparks))]
+        counted = _COLLECTED[kept.result.fn]
+        element = _collected_type(kept.result)
+        fields = [element, T.LongType()] if counted else [T.ArrayType(element)]
+        schema = wire.stored_schema(T.StructType([T.StructField(f"_{i}", f) for i, f in enumerate(fields)]))
+        return [
+            Taken(at, collected=Collected(schema, buffer.type, i if counted else None))
+            for i, buffer in enumerate(kept.buffers)
+        ]
     if kept.sparks is kept.buffers:
         return [Taken(at + i) for i in range(len(kept.sparks))]
     total = Taken(at, kept.buffers[0].type)
     return [total, Taken(at, is_null=True) if _is_summed_whole(kept.result) else Taken(at + 1)]
+
+
+def _collected_type(result: Result) -> T.DataType:
+    """The type of the values in Spark's bytes. In a set numbers and binaries are in a form with an equality."""
+    dtype = result.arguments[0]
+    if result.fn == "collect_set":
+        forms: dict[type[T.DataType], T.DataType] = {
+            T.FloatType: T.IntegerType(),
+            T.DoubleType: T.LongType(),
+            T.BinaryType: T.ArrayType(T.ByteType()),
+        }
+        return forms.get(type(dtype), dtype)
+    return dtype
 
 
 def _spark_types(result: Result, buffers: list[_Buffer]) -> list[T.DataType | None]:
@@ -284,7 +330,8 @@ def _given(analysed: Analysed, initial: DataFrame) -> DataFrame:
     for result, buffers in zip(analysed.results, _buffers(analysed), strict=True):
         names = [buffer.name for buffer in buffers]
         known = (["sum", "isEmpty"], ["first", "valueSet"], ["last", "valueSet"])
-        if result.fn == "try_sum" or (names not in known and len(names) > 1):
+        is_apart = names == [_NOT_SPARKS] and not isinstance(result.field.dataType, T.ArrayType)
+        if result.fn == "try_sum" or is_apart or (names not in known and len(names) > 1):
             raise InvalidArgumentError(
                 f"initial_state: {result.text} cannot continue from its result, which does not determine the "
                 f"accumulator of {result.fn}; leave it out, or import the state of the Spark query with "

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastchangelog import _internal
 from fastchangelog.spark.checkpoint.stored_rows import CoreRows
 from fastchangelog.spark.task import ArrowFunction
 
@@ -28,6 +29,32 @@ _EXACT = 2.0**53
 
 
 @dataclasses.dataclass(frozen=True)
+class Collected:
+    """Values in bytes of Spark's own."""
+
+    #: The fields of the rows in them.
+    fields: pa.Schema
+    #: The type of the column that they make.
+    type: pa.DataType
+    #: Which field of values with counts is taken; None for values alone.
+    field: int | None = None
+
+    def of(self, column: pa.Array) -> pa.Array:
+        """Lists of the values."""
+        found = _internal.spark_collected(column, self.fields, self.field is not None)
+        values = found.values if self.field is None else found.values.field(self.field)
+        wanted = self.type.value_type
+        if pa.types.is_list(values.type) and pa.types.is_binary(wanted):  # bytes one by one
+            values = pa.Array.from_buffers(
+                pa.binary(), len(values), [None, values.buffers()[1], values.values.buffers()[1]], offset=values.offset
+            )
+        elif pa.types.is_nested(wanted) or (pa.types.is_integer(values.type) and pa.types.is_floating(wanted)):
+            # Fields without names, and the bits of numbers.
+            values = values.view(wanted)
+        return pa.ListArray.from_arrays(found.offsets, values)
+
+
+@dataclasses.dataclass(frozen=True)
 class Taken:
     """What is taken of a column of Spark's value."""
 
@@ -38,15 +65,34 @@ class Taken:
     is_null: bool = False
     #: Whether it is not null, and not the column itself.
     is_set: bool = False
+    #: The values that its bytes hold, and not the column itself.
+    collected: Collected | None = None
+    #: So many columns from it on are words of one accumulator; 0: one column is.
+    words: int = 0
 
     def of(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The column of an accumulator."""
         column = columns[self.at]
+        if self.collected is not None:
+            return self.collected.of(column)
+        if self.words:
+            return _joined_words(columns[self.at : self.at + self.words])
         if self.is_null:
             return column.is_null()
         if self.is_set:
             return column.is_valid()
         return column if self.digits_of is None else _decimals(column, self.digits_of)
+
+
+def _joined_words(columns: Sequence[pa.Array]) -> pa.Array:
+    """The words of each row, one after the other.
+
+    >>> _joined_words([pa.array([1, 2]), pa.array([3, 4])])[0].as_py()[::8]
+    b'\\x01\\x03'
+    """
+    words = np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1).astype("<i8")
+    width = pa.binary(words.shape[1] * 8)
+    return pa.Array.from_buffers(width, len(words), [None, pa.py_buffer(words.tobytes())]).cast(pa.binary())
 
 
 def _decimals(column: pa.Array, dtype: pa.DataType) -> pa.Array:

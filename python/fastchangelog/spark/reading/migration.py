@@ -25,8 +25,6 @@ __all__ = ["describe"]
 
 #: The key that Spark adds to those of a rollup, a cube or grouping sets.
 _GROUPING_ID = "spark_grouping_id"
-#: Accumulators of functions that are not supported, and such functions.
-_KEEPERS = {"buf": "collect_list, collect_set or percentile_approx", "MS[0]": "approx_count_distinct"}
 
 
 def describe(spark: SparkSession, location: str, batch: int | None = None) -> dict[str, Any]:
@@ -97,7 +95,7 @@ def _of_aggregate(key: T.StructType, value: T.StructType) -> list[str]:
         more = f" and {len(foreign) - 1} more columns" if len(foreign) > 1 else ""
         reasons.append(
             f"it keeps `{foreign[0].name}` {foreign[0].dataType.simpleString()}{more}, as an aggregate does that "
-            f"cannot be imported, such as {_KEEPERS.get(foreign[0].name, 'one with a state of its own')}; "
+            "cannot be imported, such as one with a state of its own; "
             f"supported are {', '.join(known)}"
         )
     for what, struct in (("key", key), ("accumulator", value)):

@@ -29,13 +29,13 @@ pub(super) fn plan(function: &str, types: &[DataType], ansi: bool) -> Result<Arc
     Ok(Arc::new(AggPlan::new(&AggSpec::new(1, schema_of(fields), output, vec![call]))?))
 }
 
-fn fold(plan: &Arc<AggPlan>, columns: &[ArrayRef]) -> GroupTable {
+fn fold(plan: &Arc<AggPlan>, columns: &[ArrayRef]) -> Result<GroupTable> {
     let keys: ArrayRef = Arc::new(Int64Array::from(vec![1; columns[0].len()]));
     let mut all = vec![("k".to_owned(), keys, true)];
     all.extend(columns.iter().enumerate().map(|(i, c)| (format!("v{i}"), Arc::clone(c), true)));
     let mut table = GroupTable::new(Arc::clone(plan));
-    table.fold_rows(&RecordBatch::try_from_iter_with_nullable(all).unwrap()).unwrap();
-    table
+    table.fold_rows(&RecordBatch::try_from_iter_with_nullable(all)?)?;
+    Ok(table)
 }
 
 /// The result of one key over columns, cut at `cuts` into parts that are folded by themselves and joined in order.
@@ -52,7 +52,7 @@ pub(super) fn result(function: &str, columns: &[ArrayRef], cuts: &[usize], ansi:
         // place.
         if end > from {
             let part: Vec<ArrayRef> = columns.iter().map(|c| c.slice(from, end - from)).collect();
-            let mut table = fold(&plan, &part);
+            let mut table = fold(&plan, &part)?;
             table.combine_base(0, joined.as_deref())?;
             joined = Some(table.row(0, &mut scratch).to_vec());
             from = end;

@@ -3,7 +3,7 @@
 //! `row_golden.txt` has the description and the row of each function over each type that it takes. A new function adds
 //! lines; a changed line is a changed format.
 
-use super::{AggCall, AggPlan, AggSpec, AggregateFunction, schema_of};
+use super::{AggCall, AggPlan, AggSpec, AggregateFunction, Argument, schema_of};
 use crate::table::GroupTable;
 use arrow_array::{Array, ArrayRef, Int64Array, RecordBatch, StructArray};
 use arrow_schema::{DataType, Field, Fields, IntervalUnit, TimeUnit};
@@ -59,6 +59,7 @@ fn line(function: &str, args: &[usize], ignore_nulls: bool, data_type: &DataType
         Field::new("k", DataType::Int64, true),
         Field::new("v", data_type.clone(), true),
         Field::new("o", DataType::Int64, true),
+        Field::new("p", DataType::Float64, true),
     ];
     let input: Vec<DataType> = fields.iter().map(|field| field.data_type().clone()).collect();
     let result = AggPlan::result_types(&input, std::slice::from_ref(&call)).ok()?.remove(0);
@@ -66,7 +67,7 @@ fn line(function: &str, args: &[usize], ignore_nulls: bool, data_type: &DataType
     let spec = AggSpec::new(1, schema_of(fields), output, vec![call]);
     let plan = Arc::new(AggPlan::new(&spec).unwrap());
     let keys: ArrayRef = Arc::new(Int64Array::from(vec![1; 4]));
-    let columns = vec![keys, column(data_type), column(&DataType::Int64)];
+    let columns = vec![keys, column(data_type), column(&DataType::Int64), column(&DataType::Float64)];
     let mut table = GroupTable::new(Arc::clone(&plan));
     table.fold_rows(&RecordBatch::try_new(Arc::clone(&spec.input), columns).unwrap()).unwrap();
     let mut scratch = Vec::new();
@@ -82,7 +83,8 @@ fn line(function: &str, args: &[usize], ignore_nulls: bool, data_type: &DataType
 fn rows_and_descriptions_have_their_golden_bytes() {
     let mut text = String::new();
     for function in AggregateFunction::ALL {
-        let args: Vec<usize> = (1..=function.arguments.len()).collect();
+        let place = |(i, kind): (usize, &Argument)| if *kind == Argument::Percentages { 3 } else { i + 1 };
+        let args: Vec<usize> = function.arguments.iter().enumerate().map(place).collect();
         let mut calls = vec![(args.clone(), false)];
         calls.extend(function.more.map(|_| (vec![1], false)));
         calls.extend(function.ignores_nulls.then_some((args, true)));

@@ -3,7 +3,7 @@
 //! Owns: the kinds, and the types of each kind. Does not own: the arguments of each function (`functions`).
 
 use crate::aggregate::fold::is_bytes;
-use crate::aggregate::prim::is_integer;
+use crate::aggregate::prim::{Prim, is_integer};
 use arrow_schema::{DataType, IntervalUnit};
 
 /// A kind of arguments.
@@ -13,12 +13,16 @@ pub enum Argument {
     Presence,
     /// Any type.
     Any,
+    /// A type whose values Spark hashes as the core does.
+    Hashed,
     /// A type whose values have an order.
     Ordered,
     /// A number or an interval.
     Quantity,
     /// A number, taken as a double.
     Double,
+    /// A number, a date, a time or an interval, taken as a double.
+    Measured,
     /// An integer.
     Integer,
     /// A boolean.
@@ -27,6 +31,8 @@ pub enum Argument {
     Text,
     /// A double from 0 to 1, or an array of them.
     Percentages,
+    /// A relative deviation: a constant number.
+    Deviation,
 }
 
 impl Argument {
@@ -35,13 +41,16 @@ impl Argument {
         match self {
             Self::Presence => "presence",
             Self::Any => "any",
+            Self::Hashed => "hashed",
             Self::Ordered => "ordered",
             Self::Quantity => "quantity",
             Self::Double => "double",
+            Self::Measured => "measured",
             Self::Integer => "integer",
             Self::Boolean => "boolean",
             Self::Text => "text",
             Self::Percentages => "percentages",
+            Self::Deviation => "deviation",
         }
     }
 
@@ -52,11 +61,12 @@ impl Argument {
                 || matches!(data_type, DataType::Float32 | DataType::Float64 | DataType::Decimal128(..))
         };
         match self {
-            Self::Presence | Self::Any | Self::Ordered => true,
+            Self::Presence | Self::Any | Self::Hashed | Self::Ordered => true,
             Self::Quantity => {
                 number() || matches!(data_type, DataType::Duration(_) | DataType::Interval(IntervalUnit::YearMonth))
             }
-            Self::Double => number(),
+            Self::Double | Self::Deviation => number(),
+            Self::Measured => Prim::of(data_type).is_some_and(|prim| prim != Prim::Bool),
             Self::Integer => is_integer(data_type),
             Self::Boolean => *data_type == DataType::Boolean,
             Self::Text => is_bytes(data_type),

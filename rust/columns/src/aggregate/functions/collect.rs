@@ -3,7 +3,7 @@
 //! Owns: which values they keep, and in which order. Does not own: the bytes of elements (`elements`), the order in
 //! which Spark reads a set (`scala_set`).
 //!
-//! A set keeps values in the order in which they came first. Spark keeps both in bytes of its own, which are not read.
+//! A set keeps values in the order in which they came first. Spark keeps both in bytes of its own (`spark_collected`).
 
 use super::elements::Elements;
 use super::scala_set;
@@ -15,7 +15,7 @@ use crate::arrays::normalise;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
-use arrow_schema::{DataType, Field, FieldRef};
+use arrow_schema::{DataType, Field};
 use fastchangelog_format::{Error, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -32,15 +32,15 @@ pub(super) fn collect_set(call: &Call<'_>) -> Option<Bound> {
 }
 
 fn bind(accumulator: impl Accumulator + 'static, element: &DataType) -> Bound {
-    Bound::new(accumulator, DataType::List(element_field(element))).kept_as(VALUES)
+    Bound::new(accumulator, list_of(element)).kept_as(VALUES)
 }
 
-fn element_field(element: &DataType) -> FieldRef {
-    Arc::new(Field::new("element", element.clone(), false))
+pub(super) fn list_of(element: &DataType) -> DataType {
+    DataType::List(Arc::new(Field::new("element", element.clone(), false)))
 }
 
 /// The elements of lists, the accumulator row of each, and which of them are there.
-fn elements_of(lists: &ArrayRef, groups: &[u32]) -> (ArrayRef, Vec<u32>, NullBuffer) {
+pub(super) fn elements_of(lists: &ArrayRef, groups: &[u32]) -> (ArrayRef, Vec<u32>, NullBuffer) {
     let lists = lists.as_list::<i32>();
     let offsets = lists.value_offsets();
     let (mut of_elements, mut there) = (Vec::new(), Vec::new());
@@ -64,6 +64,8 @@ struct Kept {
 
 /// The name of the column of an accumulator, which is not Spark's.
 pub(super) const VALUES: &str = "values";
+/// The name of the column beside it, with how often each value came.
+pub(super) const COUNTS: &str = "counts";
 
 const LAYOUT: Layout = Layout { bits: 0, bytes: 0, vars: 1, grows: true };
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: joined texts and binaries. Does not own: the bytes of elements (`elements`).
 
-use super::collect::VALUES;
+use super::collect::{VALUES, elements_of, list_of};
 use super::elements::Elements;
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::fold::{Bytes, Fold};
@@ -18,7 +18,7 @@ pub(super) fn listagg(call: &Call<'_>) -> Option<Bound> {
         return None;
     }
     let elements = Elements::of(call.types[0], false)?;
-    let buffers = [(VALUES, call.types[0].clone()), ("delimiter", call.types[0].clone())];
+    let buffers = [(VALUES, list_of(call.types[0]))];
     Some(Bound::new(Joined { elements }, call.types[0].clone()).kept_in(buffers))
 }
 
@@ -60,11 +60,10 @@ impl Accumulator for Joined {
         done
     }
 
-    fn load(&self, slots: &Slots, _: &[&ArrayRef], _: Fold<'_>) -> Result<()> {
-        Err(Error::invalid(format!(
-            "{}: Spark's state of it cannot be imported: the delimiter is not in it",
-            slots.identity
-        )))
+    /// Of texts without a delimiter, which Spark's state does not have.
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (texts, groups, mask) = elements_of(buffers[0], fold.groups);
+        self.update(slots, &[&texts], Fold { groups: &groups, mask: Some(mask), rows: fold.rows })
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

@@ -10,6 +10,7 @@
 //! A row has a line `// fc.name(arguments)` for each builder of Python: its example, then `: text` where the docstring is
 //! not the row's, or ` is name` where an alias makes an aggregate of the first name.
 
+mod approx_count_distinct;
 mod argument;
 mod avg;
 mod bits;
@@ -23,13 +24,18 @@ mod edge;
 mod elements;
 mod extreme;
 mod form;
+mod hyperloglog;
 mod interval;
 mod listagg;
 mod mode;
 mod moments;
 mod percentile;
+mod percentile_approx;
 mod product;
+mod quantile_summary;
+mod registers;
 mod scala_set;
+mod spark_hash;
 mod sum;
 
 use super::accumulator::{Bound, Call};
@@ -90,6 +96,10 @@ functions! {
     /// Number of rows in which the value is true.
     // fc.count_if("late")
     count_if(Boolean) -> "bigint" = count::count_if;
+    /// The estimated number of distinct values that are not null, by HyperLogLog++; it deviates by 5%, or by the second
+    /// argument.
+    // fc.approx_count_distinct("bidder"): The estimated number of distinct values that are not null; it deviates by 5%.
+    approx_count_distinct(Hashed ..Deviation) -> "bigint" = approx_count_distinct::approx_count_distinct;
     /// Sum of the values that are not null; null if there are none.
     // fc.sum("price")
     sum(Quantity) -> "bigint of integers, double of floats, decimal(p+10, s) of decimal(p, s), intervals of their type" = sum::sum;
@@ -159,6 +169,12 @@ functions! {
     /// The exact median of the numbers that are not null; null if there are none.
     // fc.median("price")
     median(Double) -> "double" = percentile::median;
+    /// The percentile of the values that are not null, or several, with an error of its rank of one in `accuracy`, 10,000
+    /// by default: always one of the values. Null if there are none.
+    // fc.percentile_approx("price", "half"): An approximate percentile of `col`; `percentage` is the same in all rows,
+    //     from 0 to 1.
+    // fc.approx_percentile("price", "half") is percentile_approx
+    percentile_approx | approx_percentile(Measured, Percentages ..Integer) -> "that of the argument, or an array of it for an array of percentages" = percentile_approx::percentile_approx;
     /// Sample covariance of the rows in which neither value is null, with n - 1; null for one such row or none.
     // fc.covar_samp("price", "quantity")
     covar_samp(Double, Double) -> "double" = covariance::covar_samp;

@@ -2,7 +2,7 @@
 //!
 //! Owns: how often each value came, and the most frequent one. Does not own: the bytes of elements (`elements`).
 
-use super::collect::VALUES;
+use super::collect::{COUNTS, VALUES, elements_of, list_of};
 use super::elements::Elements;
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::fold::Fold;
@@ -11,6 +11,7 @@ use crate::aggregate::results::RowRange;
 use crate::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;
+use arrow_buffer::BooleanBuffer;
 use arrow_schema::DataType;
 use fastchangelog_format::{Error, Result};
 use std::collections::HashMap;
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 pub(super) fn mode(call: &Call<'_>) -> Option<Bound> {
     let value = call.types[0];
     let elements = Elements::of(value, false)?;
-    let buffers = [(VALUES, value.clone()), ("counts", DataType::Int64)];
+    let buffers = [(VALUES, list_of(value)), (COUNTS, list_of(&DataType::Int64))];
     (call.types.len() < 3).then(|| Bound::new(Mode { elements }, value.clone()).kept_in(buffers))
 }
 
@@ -64,20 +65,21 @@ impl Mode {
         counts.values.iter().for_each(|value| self.elements.put(value, &mut values));
         (values, counts.times.iter().flat_map(|count| count.to_le_bytes()).collect())
     }
-}
 
-impl Accumulator for Mode {
-    fn layout(&self) -> Layout {
-        Layout { bits: 1, vars: 2, grows: true, ..Layout::default() }
-    }
-
-    fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let values = self.elements.values(arguments[0])?;
-        let smallest = arguments.get(1).map(|column| column.as_boolean().values());
+    /// Adds the values of a column to rows, each as often as `times` says.
+    fn add(
+        &self,
+        slots: &Slots,
+        column: &ArrayRef,
+        smallest: Option<&BooleanBuffer>,
+        times: impl Fn(usize) -> i64,
+        fold: Fold<'_>,
+    ) -> Result<()> {
+        let values = self.elements.values(column)?;
         let mut new: HashMap<usize, Counts<'_>> = HashMap::new();
         let Fold { groups, mask, rows } = fold;
         Fold { groups, mask, rows: &mut *rows }.each_row(|i, row| {
-            new.entry(row.number).or_default().add(values.get(i), 1);
+            new.entry(row.number).or_default().add(values.get(i), times(i));
             if smallest.is_some_and(|smallest| smallest.value(i)) {
                 set_bit(row.fixed, slots.bit);
             }
@@ -93,9 +95,23 @@ impl Accumulator for Mode {
         }
         Ok(())
     }
+}
 
-    fn load(&self, slots: &Slots, _: &[&ArrayRef], _: Fold<'_>) -> Result<()> {
-        Err(Error::invalid(format!("{} cannot go on from a stored accumulator", slots.identity)))
+impl Accumulator for Mode {
+    fn layout(&self) -> Layout {
+        Layout { bits: 1, vars: 2, grows: true, ..Layout::default() }
+    }
+
+    fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let smallest = arguments.get(1).map(|column| column.as_boolean().values());
+        self.add(slots, arguments[0], smallest, |_| 1, fold)
+    }
+
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        let (values, groups, mask) = elements_of(buffers[0], fold.groups);
+        let (counts, ..) = elements_of(buffers[1], fold.groups);
+        let counts = i64::values(&counts)?;
+        self.add(slots, &values, None, |i| counts[i], Fold { groups: &groups, mask: Some(mask), rows: fold.rows })
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {

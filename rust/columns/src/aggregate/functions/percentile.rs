@@ -2,7 +2,7 @@
 //!
 //! Owns: how often each number came, and the percentiles that follow from it.
 
-use super::collect::VALUES;
+use super::collect::{COUNTS, VALUES, elements_of, list_of};
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::fold::Fold;
 use crate::aggregate::prim::{Native, doubles, integers};
@@ -26,16 +26,16 @@ pub(super) fn percentile(call: &Call<'_>) -> Option<Bound> {
         }
         _ => return None,
     };
-    (call.types.len() < 4).then(|| bind(false, result))
+    (call.types.len() < 4).then(|| bind(false, call, result))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as every function of the table")]
-pub(super) fn median(_: &Call<'_>) -> Option<Bound> {
-    Some(bind(true, DataType::Float64))
+pub(super) fn median(call: &Call<'_>) -> Option<Bound> {
+    Some(bind(true, call, DataType::Float64))
 }
 
-fn bind(is_median: bool, result: DataType) -> Bound {
-    let buffers = [(VALUES, DataType::Float64), ("counts", DataType::Int64)];
+fn bind(is_median: bool, call: &Call<'_>, result: DataType) -> Bound {
+    let buffers = [(VALUES, list_of(call.types[0])), (COUNTS, list_of(&DataType::Int64))];
     Bound::new(Percentile { is_median }, result).kept_in(buffers).in_any_order()
 }
 
@@ -111,7 +111,7 @@ impl Accumulator for Percentile {
             )));
         }
         let mut counted: HashMap<usize, HashMap<u64, i64>> = HashMap::new();
-        let wanted = arguments.get(1).map(|column| (wanted(column), column));
+        let wanted = arguments.get(1).filter(|_| !self.is_median).map(|column| (wanted(column), column));
         let Fold { groups, mask, rows } = fold;
         Fold { groups, mask, rows: &mut *rows }.each_row(|i, row| {
             let count = frequencies.as_ref().map_or(1, |all| all[i]);
@@ -136,8 +136,14 @@ impl Accumulator for Percentile {
         Ok(())
     }
 
-    fn load(&self, slots: &Slots, _: &[&ArrayRef], _: Fold<'_>) -> Result<()> {
-        Err(Error::invalid(format!("{} cannot go on from a stored accumulator", slots.identity)))
+    fn load(&self, slots: &Slots, buffers: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
+        if !self.is_median {
+            return Err(Error::invalid(format!("{}: Spark's state of it has no percentages", slots.identity)));
+        }
+        let (values, groups, mask) = elements_of(buffers[0], fold.groups);
+        let (counts, ..) = elements_of(buffers[1], fold.groups);
+        let fold = Fold { groups: &groups, mask: Some(mask), rows: fold.rows };
+        self.update(slots, &[&values, &values, &counts], fold)
     }
 
     fn merge(&self, slots: &Slots, mine: &mut RowMut<'_>, other: Other<'_>) -> Result<()> {
@@ -183,8 +189,8 @@ impl Accumulator for Percentile {
     }
 }
 
-/// What gives the percentiles of a row.
-fn wanted(column: &ArrayRef) -> Box<dyn Fn(usize) -> Vec<u8>> {
+/// What gives the percentiles of a row, an f64 each.
+pub(super) fn wanted(column: &ArrayRef) -> Box<dyn Fn(usize) -> Vec<u8>> {
     let bytes = |values: &Float64Array| values.values().iter().flat_map(|value| value.to_le_bytes()).collect();
     if let Some(one) = column.as_primitive_opt::<Float64Type>() {
         let one = one.clone();

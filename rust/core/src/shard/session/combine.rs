@@ -84,9 +84,9 @@ impl Combiner {
             changes = changes.after(expired.take(&self.0, table, event_time.as_deref(), of_table, counters)?);
         }
         if let Some(new) = &combined.new {
-            *table = table.only(|i| new[i])?;
+            table.keep(|_, i| new[i])?;
         } else if let Some(event_time) = event_time.filter(|event_time| event_time.returns_closed_alone()) {
-            *table = table.only(|i| event_time.is_closed(table.key(i)))?;
+            table.keep(|table, i| event_time.is_closed(table.key(i)))?;
         }
         counters.count_since("encode_micros", start);
         context.metrics.encode_micros.add_elapsed(start);

@@ -73,11 +73,10 @@ impl Combiner {
         if let Some(event_time) = event_time.as_deref_mut() {
             event_time.is_open_until(changes.next_due);
         }
-        let returned = event_time.filter(|event_time| event_time.returns_closed_alone());
-        *table = match returned {
-            Some(event_time) => merged.only(|i| event_time.is_closed(merged.key(i)))?,
-            None => merged,
-        };
+        if let Some(event_time) = event_time.filter(|event_time| event_time.returns_closed_alone()) {
+            merged.keep(|merged, i| event_time.is_closed(merged.key(i)))?;
+        }
+        *table = merged;
         changes.set.sort_by_key_group();
         counters.count_since("combine_micros", start);
         self.context().metrics.combine_micros.add_elapsed(start);
