@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.gc.background import BackgroundSweeper, Outcome, Sweepable, pause_of
+from fastchangelog.gc.background import BackgroundSweeper, Outcome, Sweepable, pause_of, sweep_interval
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import (
-    default_option,
     gather_storage_options,
-    parse_duration,
     request_credentials,
     split_provider,
 )
@@ -66,10 +64,9 @@ def savepoint_folder(uri: PathLike, given: Hidden[StorageOptions | None]) -> _in
 
 def start_sweeper(state: State, place: StatePlace) -> BackgroundSweeper | None:
     """Starts the sweeps of a state, which keep no reference to it; None if its options say that there are none."""
-    if place.options.get("sweep", "auto").strip().lower() == "off":
+    interval = sweep_interval(place.options)
+    if interval is None:
         return None
-    text = place.options.get("sweep_interval", default_option("sweep_interval"))
-    interval = parse_duration("sweep_interval", text).total_seconds()
     swept = Sweepable(state.uri, interval, partial(_sweep, place, interval))
     owner: list[weakref.ref[State]] = []
     sweeper = BackgroundSweeper(lambda: [swept], partial(_done, owner))

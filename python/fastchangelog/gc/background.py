@@ -16,11 +16,12 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastchangelog.errors import FastChangelogError
 from fastchangelog.gc.pace import Pace
 from fastchangelog.gc.report import FolderReport
+from fastchangelog.options import default_option, parse_duration
 
 __all__ = ["BackgroundSweeper", "Outcome", "Sweepable", "pause_of"]
 
@@ -78,6 +79,18 @@ class Outcome:
         told = {name: str(value) for name, value in {**numbers, "requests": self.requests}.items()}
         doubt = {"kept_because": self.doubt} if self.doubt is not None else {}
         return {"state": self.key, **told, "seconds": f"{self.seconds:.1f}", **doubt}
+
+
+def sweep_interval(options: Mapping[str, str]) -> float | None:
+    """Seconds between two sweeps of a state with these options; None if it is not swept in the background.
+
+    >>> sweep_interval({}), sweep_interval({"sweep_interval": "10m"}), sweep_interval({"sweep": "off"})
+    (3600.0, 600.0, None)
+    """
+    if options.get("sweep", default_option("sweep")).strip().lower() == "off":
+        return None
+    name = "sweep_interval"
+    return parse_duration(name, options.get(name, default_option(name))).total_seconds()
 
 
 def pause_of(interval: float) -> float:

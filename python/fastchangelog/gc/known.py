@@ -100,11 +100,15 @@ class Known:
 
 
 def same_place(location: str) -> str:
-    """The common form of equal locations.
+    """The common form of equal locations. A path without a scheme stays apart: only Spark's settings say where it is.
 
     >>> same_place("s3a://bucket/ckpt/") == same_place("s3a://bucket/ckpt")
     True
+    >>> same_place("file:///ckpt"), same_place("file:/ckpt"), same_place("/ckpt")
+    ('file:/ckpt', 'file:/ckpt', '/ckpt')
     """
+    if location.startswith("file:///"):
+        location = "file:/" + location.removeprefix("file:").lstrip("/")
     return location.rstrip("/") or location
 
 

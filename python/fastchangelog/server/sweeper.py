@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
-from fastchangelog.gc.background import BackgroundSweeper, Outcome, Sweepable, pause_of
+from fastchangelog.gc.background import BackgroundSweeper, Outcome, Sweepable, pause_of, sweep_interval
 from fastchangelog.hidden import Hidden
 from fastchangelog.options import default_option, parse_duration
 
@@ -54,20 +54,17 @@ def _states(server: _internal.Server, scratch: Path) -> list[Sweepable]:
     queries: dict[str, _Query | None] = {}
     for root, query, _, options, storage in sorted(server.swept_states(), key=lambda state: state[:3]):
         key = f"{_internal.clean_uri(root)}/{query}"
-        if options.get("sweep", "auto").strip().lower() == "off" or (key in queries and queries[key] is None):
+        interval = sweep_interval(options)
+        if interval is None or (key in queries and queries[key] is None):
             queries[key] = None
             continue
-        interval, grace = (_seconds(name, options) for name in ("sweep_interval", "sweep_grace"))
+        grace = parse_duration("sweep_grace", options.get("sweep_grace", default_option("sweep_grace"))).total_seconds()
         queries.setdefault(key, _Query(root, query, interval, grace, options, Hidden(storage)))
     return [
         Sweepable(key, found.interval, partial(_sweep, found, scratch))
         for key, found in queries.items()
         if found is not None
     ]
-
-
-def _seconds(name: str, options: Mapping[str, str]) -> float:
-    return parse_duration(name, options.get(name, default_option(name))).total_seconds()
 
 
 def _sweep(state: _Query, scratch: Path, pace: Pace) -> Sequence[FolderReport]:

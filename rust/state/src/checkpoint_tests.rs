@@ -184,3 +184,10 @@ fn y13_what_was_ingested_is_compacted_by_itself() {
     let level_0 = db.live_files().unwrap().iter().filter(|file| file.level == 0).count();
     assert!(level_0 < 8, "{level_0} of 12 flushes are still tables of their own");
 }
+
+#[test]
+fn create_refuses_a_folder_with_state() {
+    let world = World::new();
+    drop(world.state());
+    assert!(KeyedState::create(&world.disk.path().join("db"), &world.shared).is_err());
+}

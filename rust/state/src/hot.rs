@@ -301,12 +301,14 @@ impl HotTier {
         }
     }
 
-    /// Removes every entry, tombstones too, for which `gone` says yes, without telling a sink.
-    pub fn remove_matching(&mut self, gone: &dyn Fn(&EntryRef<'_>) -> bool) {
+    /// Removes every entry, tombstones too, for which `gone` says yes, without telling a sink. `gone` also learns whether
+    /// the disk may hold the key (invariant 3).
+    pub fn remove_matching(&mut self, gone: &mut dyn FnMut(&EntryRef<'_>, bool) -> bool) {
         let mut found = Vec::new();
         for id in 0..self.segments.len() {
             let Some(segment) = &self.segments[id] else { continue };
-            found.extend(segment.entries(0).filter(|&(offset, header)| gone(&entry_of(segment, offset, header))));
+            let entries = segment.entries(0);
+            found.extend(entries.filter(|&(at, header)| gone(&entry_of(segment, at, header), header.is(STORED))));
             for (offset, header) in found.drain(..) {
                 self.remove_at(id, offset, header);
             }

@@ -145,7 +145,7 @@ fn run(hasher: fn(&[u8]) -> u64, limit: u64, steps: Vec<Step>) {
                 at_flush.iter_mut().for_each(|(_, changed)| changed.push(k.clone()));
             }
             Step::RemovePrefix(prefix) => {
-                hot.remove_matching(&|e| e.key.starts_with(&prefix));
+                hot.remove_matching(&mut |e, _| e.key.starts_with(&prefix));
                 let gone: Vec<_> = model.keys().filter(|(_, k)| k.starts_with(&prefix)).cloned().collect();
                 at_flush.iter_mut().for_each(|(_, changed)| changed.extend(gone.iter().cloned()));
                 model.retain(|(_, k), _| !k.starts_with(&prefix));

@@ -78,6 +78,19 @@ fn assert_reads(state: &KeyedState, model: &Model, keys: &[Key]) {
     }
 }
 
+fn assert_walks(state: &KeyedState, model: &Model, part: &StatePart) {
+    let mut found = Model::new();
+    let walk = &mut |e: EntryRef<'_>| {
+        let key = (e.key_group.0, e.state.0, e.key.to_vec());
+        assert!(found.insert(key, e.value.unwrap().to_vec()).is_none(), "every key once");
+        Ok(())
+    };
+    if state.each_in_memory(part, walk).unwrap() {
+        let has = |k: &Key| k.1 == part.state.0 && k.2 >= part.from && part.to.as_ref().is_none_or(|to| k.2 < *to);
+        assert_eq!(found, model.iter().filter(|(k, _)| has(k)).map(|(k, v)| (k.clone(), v.clone())).collect());
+    }
+}
+
 fn flush_all(state: &mut KeyedState) {
     state.begin_flush();
     while state.flush_dirty(10).unwrap() {}
@@ -148,7 +161,10 @@ fn run(limit: u64, steps: Vec<Step>) {
                 apply_to_model(&mut model, &set);
                 since.iter_mut().for_each(|s| s.push(set.clone()));
             }
-            Step::Get(keys) => assert_reads(&state, &model, &keys),
+            Step::Get(keys) => {
+                assert_reads(&state, &model, &keys);
+                keys.iter().for_each(|k| assert_walks(&state, &model, &StatePart::of_prefix(StateId(k.1), &k.2)));
+            }
             Step::Limit(limit) => state.set_hot_limit(limit).unwrap(),
             Step::BeginFlush => {
                 state.begin_flush();
@@ -481,12 +497,4 @@ fn after_a_failed_write_nothing_is_answered() {
         assert!(error.is_retryable() && error.message().contains("disk full"), "{error}");
     }
     state.destroy().unwrap();
-}
-
-#[test]
-fn create_refuses_a_folder_with_state() {
-    let shared = shared();
-    let root = TempDir::new().unwrap();
-    drop(KeyedState::create(root.path(), &shared).unwrap());
-    assert!(KeyedState::create(root.path(), &shared).is_err());
 }

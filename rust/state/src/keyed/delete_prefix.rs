@@ -5,7 +5,9 @@
 //! producer).
 //!
 //! The hot tier has no order. A walk over the tier finds its entries of a prefix; so do RocksDB's keys, once dirty
-//! entries are on disk. Each change set takes the cheaper path; the cost is about min(tier size, prefix size).
+//! entries are on disk. Each change set takes the cheaper path; the cost is about min(tier size, prefix size). A walk
+//! over a complete tier also finds out which prefixes the disk may hold: the others need no range tombstone, so that
+//! keys that come and go between two snapshots never reach RocksDB.
 
 use super::{FLUSH_BYTES, HotKey, HotTier, KeyedState, hash_key};
 use crate::hot::EntryRef;
@@ -16,7 +18,7 @@ use rocksdb::{FlushOptions, ReadOptions};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Entries of the hot tier that a walk passes while RocksDB takes, or gives, one.
-const PASSED: u64 = 32;
+pub(super) const PASSED: u64 = 32;
 /// Range tombstones in RocksDB's write buffer, at most about. Each read of a range there passes all of them and all
 /// that they hide; in a table they hide it for little.
 const BUFFERED: usize = 32;
@@ -33,10 +35,14 @@ impl KeyedState {
             push_key(&mut key, c.key_group, c.state, c.key);
             disk.insert(key);
         }
-        if !self.forget_stored(&disk)? {
-            forget_by_walk(&mut self.hot, set);
+        let (complete, few_dirty) = (self.is_complete(), self.hot.dirty() <= self.hot.len() as u64 / PASSED);
+        if !few_dirty || !self.forget_stored(&disk)? {
+            let stored = forget_by_walk(&mut self.hot, set);
+            if complete && !few_dirty {
+                disk = stored;
+            }
         }
-        if !self.stored {
+        if !self.stored || disk.is_empty() {
             return Ok(());
         }
         let mut sink = DiskSink::new(&self.db);
@@ -60,9 +66,6 @@ impl KeyedState {
     /// cheaper.
     fn forget_stored(&mut self, prefixes: &BTreeSet<Vec<u8>>) -> Result<bool> {
         let entries = self.hot.len() as u64;
-        if self.hot.dirty() > entries / PASSED {
-            return Ok(false);
-        }
         // Entries that are only in the tier would be missed.
         self.hot.begin_flush();
         while self.hot.dirty() > 0 {
@@ -93,8 +96,9 @@ impl KeyedState {
     }
 }
 
-/// Removes the entries that a set's prefix deletes cover from the hot tier, in one walk for all deletes.
-fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) {
+/// Removes the entries that a set's prefix deletes cover from the hot tier, in one walk for all deletes. Returns RocksDB's
+/// prefixes of those that it may hold.
+fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) -> BTreeSet<Vec<u8>> {
     let mut prefixes = Prefixes::new();
     for c in set.iter().filter(|c| c.op == Op::DeletePrefix) {
         let (lengths, keys) = prefixes.entry((c.state, c.key_group)).or_default();
@@ -102,11 +106,23 @@ fn forget_by_walk(hot: &mut HotTier, set: &ChangeSet) {
             lengths.push(c.key.len());
         }
     }
-    hot.remove_matching(&|entry: &EntryRef<'_>| {
-        prefixes.get(&(entry.state, entry.key_group)).is_some_and(|(lengths, keys)| {
-            lengths.iter().any(|&n| entry.key.get(..n).is_some_and(|prefix| keys.contains(prefix)))
-        })
+    let mut stored: HashSet<(KeyGroup, StateId, &[u8])> = HashSet::new();
+    hot.remove_matching(&mut |entry: &EntryRef<'_>, is_stored| {
+        let Some((lengths, keys)) = prefixes.get(&(entry.state, entry.key_group)) else { return false };
+        let covering = lengths.iter().find_map(|&n| keys.get(entry.key.get(..n)?).copied());
+        if let Some(prefix) = covering.filter(|_| is_stored) {
+            stored.insert((entry.key_group, entry.state, prefix));
+        }
+        covering.is_some()
     });
+    stored
+        .into_iter()
+        .map(|(key_group, state, prefix)| {
+            let mut key = Vec::with_capacity(KEY_PREFIX + prefix.len());
+            push_key(&mut key, key_group, state, prefix);
+            key
+        })
+        .collect()
 }
 
 /// Deletes the set's own puts before its `i`-th change, a prefix delete. Records are grouped by key group.
@@ -182,5 +198,38 @@ mod tests {
             let restored = KeyedState::open(&root.path().join("b"), &shared).unwrap();
             assert_eq!(keys(&restored), keys(&state));
         }
+    }
+
+    #[test]
+    fn keys_that_come_and_go_never_reach_rocksdb() {
+        let shared = SharedResources::new(&MemoryBudget::new(256 << 20), Arc::default()).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let mut state = KeyedState::create(&root.path().join("a"), &shared).unwrap();
+        let clear = |prefix: &str| {
+            let mut set = ChangeSet::default();
+            set.push(change(Op::DeletePrefix, prefix.as_bytes()));
+            set
+        };
+        let written = || shared.metrics().rocksdb_writes.get();
+        state.apply(&puts("a", 0..100)).unwrap();
+        state.begin_flush();
+        while state.flush_dirty(usize::MAX).unwrap() {}
+        assert_eq!(written(), 100);
+        for _ in 0..3 {
+            state.apply(&puts("b", 0..1000)).unwrap();
+            state.apply(&clear("b")).unwrap();
+        }
+        assert_eq!((written(), keys(&state).len()), (100, 100));
+        state.apply(&puts("b", 0..1000)).unwrap();
+        state.apply(&clear("a")).unwrap();
+        assert_eq!(
+            (written(), keys(&state).len()),
+            (101, 1000),
+            "the disk holds a's keys until they are deleted there"
+        );
+        state.begin_flush();
+        while state.flush_dirty(usize::MAX).unwrap() {}
+        state.checkpoint(&root.path().join("b")).unwrap();
+        assert_eq!(keys(&KeyedState::open(&root.path().join("b"), &shared).unwrap()), keys(&state));
     }
 }

@@ -1,13 +1,16 @@
-//! The flush of a part of a state: a range of keys of one state, in all key groups.
+//! A part of a state: a range of keys of one state, in all key groups. Its walk in memory, and its flush.
 //!
 //! Owns: the list of parts that RocksDB holds unchanged. Does not own: the flush of the whole state, in steps
 //! (`keyed`).
 //!
+//! Where the hot tier holds every key, a walk over the tier finds those of a part, in no order and without any write.
 //! An ordered walk needs only its part on disk, not the whole tier: other entries stay dirty, and are written once
 //! however often they change. Between two changes entries only become clean, so a flushed part stays flushed until the
 //! next change.
 
 use super::KeyedState;
+use super::delete_prefix::PASSED;
+use crate::hot::EntryRef;
 use crate::rocks::DiskSink;
 use fastchangelog_columns::typed::successor;
 use fastchangelog_format::error::Result;
@@ -28,6 +31,19 @@ impl KeyedState {
         self.wrote(written)?;
         self.flushed.push(part.clone());
         Ok(())
+    }
+
+    /// Calls `f` with each entry of `part`, in no order. Returns false, without a call, if the hot tier does not hold
+    /// every key, or if it holds so many that a flush of the part costs less than a walk.
+    pub fn each_in_memory(&self, part: &StatePart, f: &mut dyn FnMut(EntryRef<'_>) -> Result<()>) -> Result<bool> {
+        self.check()?;
+        if !self.is_complete() || self.hot.len() as u64 > self.hot.dirty().saturating_mul(PASSED) {
+            return Ok(false);
+        }
+        self.hot.for_each(&mut |entry| {
+            if entry.value.is_some() && part.has(entry.state, entry.key) { f(entry) } else { Ok(()) }
+        })?;
+        Ok(true)
     }
 
     /// True if RocksDB holds all keys of `state` from `from` on, below `to`.

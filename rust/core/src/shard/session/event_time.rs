@@ -31,11 +31,13 @@ use fastchangelog_format::error::{Error, Result};
 use fastchangelog_format::model::{Change, ChangeSet, KeyGroup, Op, StateId};
 use fastchangelog_state::keyed::StatePart;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 /// Bytes of keys and rows that are read from the base at a time.
 const PAGE_BYTES: usize = 1 << 20;
+/// Bytes of keys and rows that are read from memory at once.
+const IN_MEMORY_BYTES: usize = 16 << 20;
 /// A key group's closed times are removed one by one if there are at most so many.
 const FEW_TIMES: usize = 32;
 /// Late groups that are counted once each; beyond that, each partial row counts.
@@ -158,23 +160,24 @@ impl EventTime {
         };
         let own = base.shard.placement().key_groups();
         let start = Instant::now();
-        for group in (own.start..own.end).map(KeyGroup) {
-            let mut from = part.from.clone();
-            loop {
-                let page = Page::read(base, &part, group, &from)?;
-                if self.watermarks.is_some() {
-                    page.rows().for_each(|(key, row)| self.removals.add(key, row));
-                }
-                if matches!(self.mode, OutputMode::Append | OutputMode::Complete) && page.len() > 0 {
-                    take(&self.returned(&page, plan)?, counters)?;
-                }
-                counters.count("base_groups", page.len() as u64);
-                match page.next {
-                    Some(next) => from = next,
-                    None => break,
-                }
+        if let Some(pages) = Page::all_in_memory(base, &part)? {
+            for (group, page) in pages {
+                self.take_page(&page, plan, counters, take)?;
+                self.removals.end_group(group, part.state, self.watermarks);
             }
-            self.removals.end_group(group, part.state, self.watermarks);
+        } else {
+            for group in (own.start..own.end).map(KeyGroup) {
+                let mut from = part.from.clone();
+                loop {
+                    let page = Page::read(base, &part, group, &from)?;
+                    self.take_page(&page, plan, counters, take)?;
+                    match page.next {
+                        Some(next) => from = next,
+                        None => break,
+                    }
+                }
+                self.removals.end_group(group, part.state, self.watermarks);
+            }
         }
         if self.watermarks.is_some() {
             let from = part.to.unwrap_or_default();
@@ -182,6 +185,23 @@ impl EventTime {
             self.next_close = next.as_deref().and_then(time_of).unwrap_or(i64::MAX);
         }
         counters.count_since("base_micros", start);
+        Ok(())
+    }
+
+    fn take_page(
+        &mut self,
+        page: &Page,
+        plan: &AggPlan,
+        counters: &mut SessionCounters,
+        take: &mut dyn FnMut(&Payload, &mut SessionCounters) -> Result<()>,
+    ) -> Result<()> {
+        if self.watermarks.is_some() {
+            page.rows().for_each(|(key, row)| self.removals.add(key, row));
+        }
+        if matches!(self.mode, OutputMode::Append | OutputMode::Complete) && page.len() > 0 {
+            take(&self.returned(page, plan)?, counters)?;
+        }
+        counters.count("base_groups", page.len() as u64);
         Ok(())
     }
 
@@ -262,6 +282,7 @@ fn group_time(session_windows: bool, key: &[u8]) -> Option<i64> {
 }
 
 /// Some groups of the base.
+#[derive(Default)]
 struct Page {
     bytes: Vec<u8>,
     /// Where each key and each row ends.
@@ -271,19 +292,40 @@ struct Page {
 }
 
 impl Page {
+    /// All of `part`, a page for each key group with entries, in no order within it. None where a walk over RocksDB is
+    /// cheaper or needed, or the part is large.
+    fn all_in_memory(base: &Base, part: &StatePart) -> Result<Option<BTreeMap<KeyGroup, Self>>> {
+        let (mut pages, mut bytes) = (BTreeMap::<KeyGroup, Self>::new(), 0);
+        let complete = base.read(|live| {
+            live.keyed.each_in_memory(part, &mut |entry| {
+                let row = entry.value.unwrap_or_default();
+                bytes += entry.key.len() + row.len();
+                if bytes <= IN_MEMORY_BYTES {
+                    pages.entry(entry.key_group).or_default().push(entry.key, row);
+                }
+                Ok(())
+            })
+        })?;
+        Ok((complete && bytes <= IN_MEMORY_BYTES).then_some(pages))
+    }
+
+    fn push(&mut self, key: &[u8], row: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let end = self.bytes.len();
+        self.bytes.extend_from_slice(row);
+        self.ends.push((end, self.bytes.len()));
+    }
+
     fn read(base: &Base, part: &StatePart, group: KeyGroup, from: &[u8]) -> Result<Self> {
         base.read_settled(std::slice::from_ref(part), |live| {
-            let mut page = Self { bytes: Vec::new(), ends: Vec::new(), next: None };
+            let mut page = Self::default();
             let mut cursor = live.keyed.cursor(part.state, group, from, part.to.as_deref())?;
             while let Some((key, row)) = cursor.entry()? {
                 if page.bytes.len() >= PAGE_BYTES {
                     page.next = Some(key.to_vec());
                     break;
                 }
-                page.bytes.extend_from_slice(key);
-                let end = page.bytes.len();
-                page.bytes.extend_from_slice(row);
-                page.ends.push((end, page.bytes.len()));
+                page.push(key, row);
                 cursor.advance();
             }
             Ok(page)
@@ -313,8 +355,10 @@ struct Removals {
     few: Vec<Vec<u8>>,
     /// … the number of keys …
     found: usize,
-    /// … and the first times.
+    /// … some times, all of them if they are few, …
     times: Vec<[u8; TIME_BYTES]>,
+    /// … and the first.
+    first: Option<[u8; TIME_BYTES]>,
 }
 
 impl Removals {
@@ -326,18 +370,18 @@ impl Removals {
         if self.few.len() < FEW_KEYS {
             self.few.push(key.to_vec());
         }
-        if let Some(time) = key.first_chunk::<TIME_BYTES>()
-            && self.times.len() <= FEW_TIMES
-            && self.times.last() != Some(time)
-        {
-            self.times.push(*time);
+        if let Some(time) = key.first_chunk::<TIME_BYTES>() {
+            if self.times.len() <= FEW_TIMES && self.times.last() != Some(time) && !self.times.contains(time) {
+                self.times.push(*time);
+            }
+            self.first = Some(self.first.map_or(*time, |first| first.min(*time)));
         }
     }
 
     /// Makes the changes for the keys of a key group.
     fn end_group(&mut self, group: KeyGroup, state: StateId, watermarks: Option<Watermarks>) {
         let (few, found) = (std::mem::take(&mut self.few), std::mem::take(&mut self.found));
-        let times = std::mem::take(&mut self.times);
+        let (times, first) = (std::mem::take(&mut self.times), self.first.take());
         let mut remove = |op: Op, key: &[u8]| {
             self.set.push(Change { op, state, key_group: group, key, value: &[] });
         };
@@ -345,8 +389,7 @@ impl Removals {
             few.iter().for_each(|key| remove(Op::Delete, key));
         } else if times.len() <= FEW_TIMES {
             times.iter().for_each(|time| remove(Op::DeletePrefix, time));
-        } else if let Some((first, Watermarks { closed, .. })) = times.first().and_then(|t| time_of(t)).zip(watermarks)
-        {
+        } else if let Some((first, Watermarks { closed, .. })) = first.and_then(|time| time_of(&time)).zip(watermarks) {
             prefixes(first, closed).iter().for_each(|prefix| remove(Op::DeletePrefix, prefix));
         }
     }
