@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import fastchangelog as fc
+from fastchangelog.cli.command_line import main
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.settings import REQUIRED
 from support.spark.stream_harness import FORMAT, PROVIDER, Ran, end_state_server, rows_of, run
@@ -272,8 +273,8 @@ def test_names_types_and_metadata_are_sparks(feed: Any, tmp_path: pathlib.Path) 
     for keys in ([fixed(), "k"], ["k", F.session_window("ts", F.col("gap")).alias("s")]):
         sparks = stream.groupBy(*keys).agg(*counts()).schema
         ours = grouped(stream, *keys, state=str(tmp_path / "state"), output_mode="append").agg(*counts()).schema
-        assert [(f.name, f.dataType.simpleString(), f.metadata) for f in ours] == [
-            (f.name, f.dataType.simpleString(), f.metadata) for f in sparks
+        assert [(f.name, f.dataType.simpleString(), f.nullable, f.metadata) for f in ours] == [
+            (f.name, f.dataType.simpleString(), f.nullable, f.metadata) for f in sparks
         ]
 
 
@@ -356,3 +357,27 @@ def test_open_session_windows_of_a_spark_query_go_on(
     with pytest.raises(fc.SchemaMismatchError, match="has session windows, other than the query"):
         other = grouped(marked(feed(SCHEMA).stream()), "k", F.window("ts", "1 minute"), state=str(tmp_path / "other"))
         other.agg(*counts(), *ordered(), initial_state=fc.spark.import_state(tmp_path / "moved-checkpoint"))
+
+
+def test_open_windows_of_a_savepoint_go_on(feed: Any, tmp_path: pathlib.Path, conf: Any) -> None:
+    """Over five shards, not two."""
+    first, later = RUNS[0], [[row("a", 33, 9), row("b", 50, 10)], [row("b", 90, 11)]]
+    keys, state, saved = ["k", F.session_window("ts", F.col("gap"))], str(tmp_path / "state"), str(tmp_path / "saved")
+
+    def sparks(df: Any) -> Any:
+        return df.withWatermark("ts", "10 seconds").groupBy(*keys).agg(*counts(), *ordered())
+
+    def ours(df: Any, **start: Any) -> Any:
+        windows = grouped(df.withWatermark("ts", "10 seconds"), *keys, state=state, output_mode="append", **start)
+        return windows.agg(*counts(), *ordered())
+
+    ran = history(feed, tmp_path, "left", "append", ours, [first])
+    assert main(["savepoint", str(tmp_path / "left-checkpoint"), "--state", state, "--to", saved]) == 0
+    assert main(["verify", saved]) == 0
+    stayed = rows_by_batch(history(feed, tmp_path, "stayed", "append", sparks, [first, later]))
+    newest = max(progress.batchId for progress in ran[-1].progress)
+    expected = [rows for number, rows in sorted(stayed.items()) if number > newest]
+    conf("spark.sql.shuffle.partitions", "5")
+    moved = history(feed, tmp_path, "moved", "append", lambda df: ours(df, start_from=saved), [later])
+    assert [rows for _, rows in sorted(rows_by_batch(moved).items())] == expected
+    assert expected

@@ -171,6 +171,39 @@ def test_one_operator_twice_through_a_common_table_is_refused(feed: Any, spark: 
     assert "2 times" in refused(frame.writeStream.format("noop").outputMode("update"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("mode", "first", "second"),
+    [
+        ("update", "ours", "ours"),
+        ("update", "ours", "sparks"),
+        ("complete", "ours", "ours"),
+        ("complete", "ours", "sparks"),
+        ("complete", "sparks", "ours"),
+    ],
+)
+def test_aggregates_of_changing_groups_are_refused(
+    feed: Any, conf: Any, tmp_path: pathlib.Path, mode: str, first: str, second: str
+) -> None:
+    def group(df: Any, whose: str, name: str, key: str) -> Any:
+        if whose == "sparks":
+            return df.groupBy(key)
+        return grouped(df, key, state=str(tmp_path / "state"), name=name, output_mode=mode)
+
+    totals = group(feed(SCHEMA, *BATCHES).stream(), first, "totals", "k").agg(F.count("*").alias("n"))
+    again = group(totals.where("n > 0"), second, "again", "n").agg(F.count("*").alias("keys"))
+    message = refused(again.writeStream.format("noop").outputMode(mode), tmp_path)
+    assert f"the groups that an aggregate returns in {mode} mode go into another" in message
+    if second == "ours" and mode == "update":
+        conf("spark.sql.streaming.statefulOperator.checkCorrectness.enabled", "false")
+        assert run(again, tmp_path / "elsewhere", mode=mode).batches
+
+
+def test_a_join_with_a_batch_frame_may_follow(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    names = spark.createDataFrame([("a", "Ann")], "k string, name string")
+    ran = run(build(feed(SCHEMA, *BATCHES), tmp_path).join(names, "k"), tmp_path / "ckpt")
+    assert [rows_of(rows) for rows in ran.batches.values()] == [[("a", 1, 1, "Ann")], [("a", 2, 11, "Ann")]]
+
+
 def test_two_operators_need_two_names(feed: Any, tmp_path: pathlib.Path) -> None:
     one, two = feed(SCHEMA, *BATCHES, name="one"), feed(SCHEMA, *BATCHES, name="two")
     with pytest.raises(AnalysisException, match=r"fastchangelog\.default") as error:

@@ -65,6 +65,12 @@ CASES: dict[str, tuple[Callable[[], Sequence[Any]], Callable[[Any], Any], Callab
     "a day": (lambda: [F.window("ts", "1 day"), "k"], lambda df: df, counts),
     "a column of windows": (lambda: ["w", "k"], lambda df: df.withColumn("w", F.window("ts", "10 seconds")), counts),
     "a window's start": (lambda: [F.window("ts", "10 seconds").start, "k"], lambda df: df, counts),
+    "a window twice": (
+        lambda: [F.window("ts", "10 seconds"), "k", F.window("ts", "10 seconds").alias("w")],
+        lambda df: df,
+        counts,
+    ),
+    "the time twice": (lambda: ["ts", F.col("ts").alias("t"), "k"], lambda df: df, counts),
     "a text": (lambda: [F.expr("window(ts, '10 seconds')"), "k"], lambda df: df, counts),
     "the time": (lambda: ["k", "ts"], lambda df: df, counts),
     "another time": (lambda: [F.window(F.expr("ts + interval 1 second"), "10 seconds"), "k"], lambda df: df, counts),
@@ -139,8 +145,8 @@ def test_names_types_and_metadata_are_sparks(feed: Any, tmp_path: pathlib.Path) 
     for keys in ([F.window("ts", "10 seconds", "5 seconds"), "k"], ["k", "ts"], [F.window("ts", "1 day").alias("w")]):
         sparks = stream.groupBy(*keys).agg(*counts()).schema
         ours = grouped(stream, *keys, state=str(tmp_path / "state"), output_mode="append").agg(*counts()).schema
-        assert [(f.name, f.dataType.simpleString(), f.metadata) for f in ours] == [
-            (f.name, f.dataType.simpleString(), f.metadata) for f in sparks
+        assert [(f.name, f.dataType.simpleString(), f.nullable, f.metadata) for f in ours] == [
+            (f.name, f.dataType.simpleString(), f.nullable, f.metadata) for f in sparks
         ]
 
 

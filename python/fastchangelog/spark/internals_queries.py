@@ -44,6 +44,11 @@ _log = logging.getLogger("fastchangelog.spark")
 #: Of the plan's nodes and of the names of operators in a checkpoint: Spark's operator, which ours runs in, too.
 _PROCESSOR_NODE = "TransformWithState"
 _PROCESSOR_NAME = "transformWithState"
+#: Kinds of nodes that aggregate, and those that Spark lets follow an aggregate in append mode alone.
+_AGGREGATES = ("Aggregate", "Distinct")
+_STATEFUL = (*_AGGREGATES, "DeduplicateWithinWatermark", "FlatMapGroups", "Join")
+#: With "false" Spark lets them follow each other in any output mode.
+_CHECKS_ORDER = "spark.sql.streaming.statefulOperator.checkCorrectness.enabled"
 #: Kinds of nodes that leave out rows by their number.
 LIMITS = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
 #: The attribute of PySpark's object for a function of `foreachBatch` that says that its function is followed.
@@ -69,6 +74,9 @@ class StartingQuery:
     stored_ours: int = 0
     #: How many times its plan runs `transformWithState`, for our operators or as Spark's own.
     processors: int = 0
+    #: Pairs of names of `observe` nodes: the rows of the second go into the first. An operator of Spark's has the name
+    #: "". None in append mode, or if Spark is told to allow it.
+    followed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +160,10 @@ class _StartListener:
         stored, ours = _stored(self._spark, execution, logs.committed, ours_run, self._watch) if processors else ((), 0)
         if ours_run:
             _follow_functions(self._spark, execution)
-        reason = self._watch.check(StartingQuery(mode, names, dict(found), stored, ours, processors))
+        followed: tuple[tuple[str, str], ...] = ()
+        if ours_run and mode != "append" and str(_setting(execution, _CHECKS_ORDER)).lower() != "false":
+            followed = tuple(_followed_nodes(execution.analyzedPlan()))
+        reason = self._watch.check(StartingQuery(mode, names, dict(found), stored, ours, processors, followed))
         if reason is None and ours_run:
             self._watch.advise(str(execution.resolvedCheckpointRoot()), functools.partial(_setting, execution))
         if reason is not None:
@@ -246,6 +257,25 @@ def _observed(plan: Any) -> tuple[list[tuple[str, frozenset[str]]], int]:
             found.append((str(node.name()), frozenset(str(column.name()) for column in columns)))
         processors += kind_of(node).startswith(_PROCESSOR_NODE)
     return found, processors
+
+
+def _followed_nodes(plan: Any) -> Iterator[tuple[str, str]]:
+    """See `StartingQuery.followed`."""
+    tables: dict[int, Any] = {}
+    for node in plan_nodes(plan, tables):
+        if is_observe(node) or _is_stateful(node, _STATEFUL):
+            for inner in (inner for child in items_of(node.children()) for inner in plan_nodes(child, tables)):
+                if is_observe(inner) or _is_stateful(inner, _AGGREGATES):
+                    yield _name_of(node), _name_of(inner)
+
+
+def _is_stateful(node: Any, kinds: tuple[str, ...]) -> bool:
+    """True for an operator of Spark's of these kinds; a join with a batch frame keeps no state."""
+    return kind_of(node).startswith(kinds) and all(child.isStreaming() for child in items_of(node.children()))
+
+
+def _name_of(node: Any) -> str:
+    return str(node.name()) if is_observe(node) else ""
 
 
 def _stored(

@@ -1,5 +1,6 @@
-"""Checks when a query starts: an aggregation in an output mode other than update, one operator twice, or a checkpoint
-of the other operator, Spark's or ours, is refused. A checkpoint in S3 that Spark writes slowly gets a line in the log.
+"""Checks when a query starts. Refused are: an aggregation in an output mode other than its own, aggregates of groups
+that change, one operator twice, a checkpoint of the other operator, Spark's or ours. A checkpoint in S3 that Spark
+writes slowly gets a line in the log.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
 Does not own: how a starting query is observed, and how one of Spark's operators fails (`internals_queries`).
@@ -86,11 +87,14 @@ def refusal_reason(query: StartingQuery) -> str | None:
     names = our_operators(query)
     if not names:
         return _our_state(query, 0)
-    for name in names:
-        columns = query.reads.get(metrics.observed_name(name), {metrics.COLUMN})
-        wanted = next(filter(None, map(metrics.output_mode_of, columns)), None)
+    modes = {name: _mode_of(query, name) for name in names}
+    for wanted in modes.values():
         if wanted not in (None, query.output_mode):
             return _other_mode(query.output_mode, wanted)
+    aggregations = {metrics.observed_name(name): name for name, mode in modes.items() if mode is not None}
+    for pair in query.followed:
+        if any(pair) and all(not name or name in aggregations for name in pair):
+            return _followed(query.output_mode)
     name, times = collections.Counter(names).most_common(1)[0]
     if times > 1:
         return (
@@ -99,6 +103,12 @@ def refusal_reason(query: StartingQuery) -> str | None:
             "instance, or build each with grouped(…, name=…) of its own"
         )
     return _foreign_state(len(names), query.stored) or _our_state(query, len(names))
+
+
+def _mode_of(query: StartingQuery, name: str) -> str | None:
+    """The output mode of our aggregation; None of a processor, and of distinct rows."""
+    columns = query.reads.get(metrics.observed_name(name), {metrics.COLUMN})
+    return next(filter(None, map(metrics.output_mode_of, columns)), None)
 
 
 def _other_mode(found: str, wanted: str) -> str:
@@ -110,6 +120,14 @@ def _other_mode(found: str, wanted: str) -> str:
     return (
         f"the query writes the result of grouped(…, output_mode={wanted!r}) in {found} mode: write it with "
         f'outputMode("{wanted}")'
+    )
+
+
+def _followed(mode: str) -> str:
+    return (
+        f"the groups that an aggregate returns in {mode} mode go into another stateful operator, which would count a "
+        "group as often as it changes (Spark refuses this of its own aggregates, too): group by windows with "
+        'output_mode="append", or go on in a query of its own'
     )
 
 

@@ -15,7 +15,7 @@ its end are kept behind all other keys: the core merges those that touch.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import Column
@@ -24,6 +24,7 @@ from pyspark.sql import types as T
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.spark import internals
+from fastchangelog.spark.internals_expressions import without_alias
 from fastchangelog.spark.split import WATERMARK_DELAY
 from fastchangelog.spark.types import wire
 
@@ -77,6 +78,8 @@ class Keys:
     session: int | None
     #: The first key, or the session window, is the event time, by which Spark drops late rows and closes groups.
     is_event_time: bool
+    #: Keys that are the same as an earlier one, by which they are known: the state keeps it once.
+    same: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def stored(self, columns: Sequence[Column]) -> list[Part]:
         """What the state keeps of columns that have the types of the keys."""
@@ -95,7 +98,7 @@ class Keys:
             names: Sequence[str | None] = [None]
             if _is_window(field):  # the start of a computed one follows from its end
                 names = _FIELDS[:1] if i == self.computed else _fields_of(field)
-            made.append([(i, name) for name in names])
+            made.append([(i, name) for name in names if i not in self.same])
         return _in_order(made, self.first, self.session)
 
     def results(self, stored: Sequence[Column]) -> list[Column]:
@@ -103,7 +106,8 @@ class Keys:
         own: list[list[Column]] = [[] for _ in self.fields]
         for (i, _), column in zip(self.paths(), stored, strict=True):
             own[i].append(column)
-        return [self._result(i, field, own[i]) for i, field in enumerate(self.fields)]
+        kept = [self.same.get(i, i) for i in range(len(self.fields))]
+        return [self._result(i, field, own[i]) for i, field in zip(kept, self.fields, strict=True)]
 
     def _result(self, key: int, field: T.StructField, own: Sequence[Column]) -> Column:
         if not _is_window(field):
@@ -112,14 +116,15 @@ class Keys:
             return wire.from_wire(own[0], field.dataType).alias(field.name, metadata=field.metadata)
         assert isinstance(field.dataType, T.StructType)
         if key == self.session:
-            return F.struct(own[0].alias("start"), own[1].alias("end")).alias(field.name, metadata=field.metadata)
-        end = own[0]
-        if key == self.computed and self.windows is not None:
+            start, end = own
+        elif key == self.computed and self.windows is not None:
+            end = own[0]
             start = _earlier(end, field.dataType[0].dataType, self.windows.size)
-            made = F.struct(start.alias("start"), end.alias("end"))
         else:
-            start = own[1]
-            made = F.when(end.isNotNull() | start.isNotNull(), F.struct(start.alias("start"), end.alias("end")))
+            end, start = own
+        made = F.struct(start.alias("start"), end.alias("end"))
+        if field.nullable:  # of a column of windows some may be null
+            made = F.when(end.isNotNull() | start.isNotNull(), made)
         return made.alias(field.name, metadata=field.metadata)
 
 
@@ -160,13 +165,18 @@ def keys_of(df: DataFrame, keys: Sequence[Column], fields: Sequence[T.StructFiel
         given[i] = _time(given[i], schema[i], field.dataType[0].dataType)
         made.append([Part(given[i], field.dataType[0].dataType, texts[i])])
     marked = [i for i, field in enumerate(fields) if WATERMARK_DELAY in field.metadata] if df.isStreaming else []
+    same = _same(keys, [i for i, call in enumerate(calls) if call is not None or i in marked])
+    marked = [i for i in marked if i not in same]
+    if computed is not None:
+        computed = same.get(computed, computed)
     if len(marked) > 1:
         names = ", ".join(fields[i].name for i in marked)
         raise UnsupportedError(
             f"the keys {names} carry the watermark, and Spark takes one event time for an aggregation: group by one of "
             "them"
         )
-    session = _session_of(fields, [*marked, *([] if computed is None else [computed])], streaming=df.isStreaming)
+    made = [[] if i in same else parts for i, parts in enumerate(made)]
+    session = _session_of(fields, same, [*marked, *([] if computed is None else [computed])], streaming=df.isStreaming)
     first = marked[0] if marked else computed
     if computed is not None and first != computed:
         raise UnsupportedError(
@@ -174,7 +184,15 @@ def keys_of(df: DataFrame, keys: Sequence[Column], fields: Sequence[T.StructFiel
             f"{fields[marked[0]].name}, which has one; group by one of them"
         )
     parts = tuple(_in_order(made, first, session))
-    return Keys(tuple(fields), parts, None if first == session else first, computed, windows, session, bool(marked))
+    front = None if first == session else first
+    return Keys(tuple(fields), parts, front, computed, windows, session, bool(marked), same)
+
+
+def _same(keys: Sequence[Column], times: Sequence[int]) -> dict[int, int]:
+    """Those of the keys `times` that are, but for an alias, an earlier one, with the number of that one."""
+    known: dict[str, int] = {}
+    found = {i: known.setdefault(internals.text_of(without_alias(keys[i])), i) for i in times}
+    return {i: earlier for i, earlier in found.items() if i != earlier}
 
 
 def makes_windows(key: Column) -> bool:
@@ -191,9 +209,13 @@ def check_key(text: str, field: T.StructField) -> None:
         )
 
 
-def _session_of(fields: Sequence[T.StructField], times: Sequence[int], *, streaming: bool) -> int | None:
-    """The key that is a session window; `times` are the keys with a watermark, and windows."""
-    found = [i for i, field in enumerate(fields) if _SESSION_MARK in field.metadata and _is_window(field)]
+def _session_of(
+    fields: Sequence[T.StructField], same: Collection[int], times: Sequence[int], *, streaming: bool
+) -> int | None:
+    """The key that is a session window, without those of `same`; `times` are the keys with a watermark, and windows."""
+    found = [
+        i for i, field in enumerate(fields) if _SESSION_MARK in field.metadata and _is_window(field) and i not in same
+    ]
     if not found:
         return None
     names = ", ".join(field.name for field in fields)
@@ -201,7 +223,7 @@ def _session_of(fields: Sequence[T.StructField], times: Sequence[int], *, stream
         raise UnsupportedError(
             f"the keys {names} have a session window beside another window or another event time: group by one of them"
         )
-    if streaming and len(fields) == 1:
+    if streaming and len(fields) - len(same) == 1:
         raise UnsupportedError(
             f"the session window {names} is the only key, which Spark refuses in a stream (Global aggregation with "
             "session window in streaming query is not supported): group by another key, too"
