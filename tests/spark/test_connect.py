@@ -56,7 +56,7 @@ def said(folder: pathlib.Path, *parts: str, **environ: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    parts = ("same", "timed", "calls", "accelerated", "aggregated", "imported")
+    parts = ("same", "timed", "calls", "accelerated", "aggregated", "accelerated_once", "imported")
     with quick_spark.python(tmp_path_factory) as python:
         return said(tmp_path_factory.mktemp("connect"), *parts, PYSPARK_PYTHON=python)
 
@@ -122,6 +122,14 @@ def test_accelerate_aggregates(answers: dict[str, Any]) -> None:
     assert window == again == first == second == "the aggregate runs on fastchangelog, under the name default"
     assert "the only one of its query" in chain == chained
     assert "leaves aggregates without windows to Spark" in plain
+
+
+@pytest.mark.parametrize("plan", ["sessions", "distinct"])
+def test_accelerate_session_windows_and_distinct_rows(answers: dict[str, Any], plan: str) -> None:
+    found = answers["accelerated_once"]
+    assert found[f"{plan} ours"] == found[f"{plan} sparks"]
+    assert found[f"{plan} ours"]
+    assert found["states"] == 2
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -252,6 +252,34 @@ def aggregated(job: Job) -> Any:
     return out
 
 
+def accelerated_once(job: Job) -> Any:
+    """`accelerate` of session windows and of distinct rows: Spark's and ours over the same batches, with a restart."""
+    from support.spark import connect_processors as p
+
+    noon = dt.datetime(2024, 5, 1, 12, tzinfo=dt.timezone.utc)
+    batches = [[(k, noon + dt.timedelta(seconds=second)) for k, second in rows] for rows in p.TIMED_BATCHES]
+    for key, value in REQUIRED.items():
+        job.spark.conf.set(key, value)
+
+    def sessions(df: Any) -> Any:
+        counts = df.withWatermark("ts", "1 second").groupBy(F.session_window("ts", "2 seconds").alias("w"), "k").count()
+        return counts.select(F.col("w.end").cast("string"), "k", "count")
+
+    def distinct(df: Any) -> Any:
+        return df.withWatermark("ts", "1 second").dropDuplicates(["k", "ts"]).select("k", F.col("ts").cast("string"))
+
+    out: dict[str, Any] = {}
+    for part in (batches[:-1], batches[-1:]):
+        stream = job.feed("in", p.TIMED_SCHEMA, part)
+        for side in ("sparks", "ours"):
+            fc.spark.accelerate(job.spark, state=job.folder / "state", operators="all", enabled=side == "ours")
+            for plan in (sessions, distinct):
+                out[f"{plan.__name__} {side}"] = job.answers(plan(stream), f"{plan.__name__}-{side}")
+    fc.spark.accelerate(job.spark, enabled=False)
+    out["states"] = len(list((job.folder / "state").glob("*/*/")))
+    return out
+
+
 def imported(job: Job) -> Any:
     """State of Spark's own queries, of either format of checkpoints, goes on."""
     from support.spark import connect_processors as p
@@ -384,7 +412,10 @@ def without(job: Job) -> Any:
     return {}
 
 
-PARTS = {part.__name__: part for part in (same, timed, calls, accelerated, aggregated, imported, functions, without)}
+PARTS = {
+    part.__name__: part
+    for part in (same, timed, calls, accelerated, aggregated, accelerated_once, imported, functions, without)
+}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
