@@ -45,22 +45,32 @@ class EventTimeProcessor(ShardProcessor):
             shard_id = int(key[0])
             if shard_id not in self._ran:
                 settings.check_task(task.local_property)
-                yield from self._batch(shard_id, iter(()), timerValues, has_rows=False)
+                yield from self._batch(shard_id, self._kept(), iter(()), timerValues)
         except Exception as error:
             raise_one_line(error)
 
     def _run(self, shard_id: int, rows: Iterator[pd.DataFrame], times: TimerValues) -> Iterator[pd.DataFrame]:
         settings.check_task(task.local_property)
         run_once(self._ran, shard_id)
-        if self._handle.get() is None:
+        kept = self._kept()
+        if kept == Kept():
             event_time.call_in_each_batch(self._spark)
-        yield from self._batch(shard_id, rows, times, has_rows=True)
+        yield from self._batch(shard_id, kept, rows, times, has_rows=True)
+
+    def _kept(self) -> Kept:
+        # Each call of Spark's state takes a millisecond or more.
+        stored = self._handle.get()
+        return Kept() if stored is None else Kept(*stored)
 
     def _batch(
-        self, shard_id: int, rows: Iterator[pd.DataFrame], times: TimerValues, *, has_rows: bool
+        self,
+        shard_id: int,
+        kept: Kept,
+        rows: Iterator[pd.DataFrame],
+        times: TimerValues,
+        *,
+        has_rows: bool = False,
     ) -> Iterator[pd.DataFrame]:
-        stored = self._handle.get()
-        kept = Kept() if stored is None else Kept(*stored)
         watermark = times.getCurrentWatermarkInMs()
         closed = watermark * 1000
         if has_rows or kept.timer is None or kept.timer <= closed:
