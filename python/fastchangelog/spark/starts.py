@@ -1,6 +1,6 @@
 """Checks when a query starts. Refused are: an aggregation in an output mode other than its own, aggregates of groups
-that change, one operator twice, a checkpoint of the other operator, Spark's or ours. A checkpoint in S3 that Spark
-writes slowly gets a line in the log.
+that change (but ours of ours in update mode), one operator twice, a checkpoint of the other operator, Spark's or ours.
+A checkpoint in S3 that Spark writes slowly gets a line in the log.
 
 Owns: the check of a starting query, its messages, and the refusal in the query's tasks.
 Does not own: how a starting query is observed, and how one of Spark's operators fails (`internals_queries`).
@@ -93,7 +93,10 @@ def refusal_reason(query: StartingQuery) -> str | None:
             return _other_mode(query.output_mode, wanted)
     aggregations = {metrics.observed_name(name): name for name, mode in modes.items() if mode is not None}
     for pair in query.followed:
-        if any(pair) and all(not name or name in aggregations for name in pair):
+        ours = [name for name in pair if name]
+        # Of ours in update mode each change is a row of its own, which the second one is there to count.
+        counts_changes = len(ours) == len(pair) and query.output_mode == "update"
+        if ours and not counts_changes and all(name in aggregations for name in ours):
             return _followed(query.output_mode)
     name, times = collections.Counter(names).most_common(1)[0]
     if times > 1:
