@@ -31,6 +31,7 @@ __all__ = [
     "refuse_secrets",
     "request_credentials",
     "parse_size",
+    "seconds_option",
     "split_provider",
     "option_texts",
 ]
@@ -63,6 +64,15 @@ def default_option(name: str) -> str:
     '256MiB'
     """
     return next(default for known, default, *_ in _internal.options_table() if known == name)
+
+
+def seconds_option(options: Mapping[str, str], name: str) -> float:
+    """The seconds of an option that is a duration.
+
+    >>> seconds_option({}, "sweep_interval"), seconds_option({"sweep_interval": "10m"}, "sweep_interval")
+    (3600.0, 600.0)
+    """
+    return parse_duration(name, options.get(name, default_option(name))).total_seconds()
 
 
 @unseen

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fastchangelog.errors import FastChangelogError
 from fastchangelog.gc.pace import Pace
 from fastchangelog.gc.report import FolderReport
-from fastchangelog.options import default_option, parse_duration
+from fastchangelog.options import default_option, seconds_option
 
 __all__ = ["BackgroundSweeper", "Outcome", "Sweepable", "pause_of"]
 
@@ -89,8 +89,7 @@ def sweep_interval(options: Mapping[str, str]) -> float | None:
     """
     if options.get("sweep", default_option("sweep")).strip().lower() == "off":
         return None
-    name = "sweep_interval"
-    return parse_duration(name, options.get(name, default_option(name))).total_seconds()
+    return seconds_option(options, "sweep_interval")
 
 
 def pause_of(interval: float) -> float:

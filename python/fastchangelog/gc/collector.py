@@ -53,12 +53,12 @@ from fastchangelog.gc.plan import (
 from fastchangelog.gc.report import FolderReport
 from fastchangelog.gc.requests import in_groups, in_parallel
 from fastchangelog.layout import CHECKPOINT_LOG, FOLDER_META, GC_STATE, PROBE, STARTS, STATE_FOLDERS
-from fastchangelog.options import default_option, parse_duration
+from fastchangelog.options import seconds_option
 
 __all__ = ["Background", "CheckpointReader", "Collector", "Roots", "StateFolder"]
 
 #: The grace period of embedded states, which have no note, in seconds: the option's default.
-_DEFAULT_GRACE = parse_duration("sweep_grace", default_option("sweep_grace")).total_seconds()
+_DEFAULT_GRACE = seconds_option({}, "sweep_grace")
 
 #: The doubt of a background sweep that only a person can settle.
 _UNNAMED = (

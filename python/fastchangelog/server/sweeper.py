@@ -18,7 +18,7 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError
 from fastchangelog.gc.background import BackgroundSweeper, Outcome, Sweepable, pause_of, sweep_interval
 from fastchangelog.hidden import Hidden
-from fastchangelog.options import default_option, parse_duration
+from fastchangelog.options import seconds_option
 
 if TYPE_CHECKING:
     from fastchangelog.gc.pace import Pace
@@ -58,7 +58,7 @@ def _states(server: _internal.Server, scratch: Path) -> list[Sweepable]:
         if interval is None or (key in queries and queries[key] is None):
             queries[key] = None
             continue
-        grace = parse_duration("sweep_grace", options.get("sweep_grace", default_option("sweep_grace"))).total_seconds()
+        grace = seconds_option(options, "sweep_grace")
         queries.setdefault(key, _Query(root, query, interval, grace, options, Hidden(storage)))
     return [
         Sweepable(key, found.interval, partial(_sweep, found, scratch))

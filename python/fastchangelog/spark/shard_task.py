@@ -79,6 +79,11 @@ class Kept:
     #: the time in microseconds before which no group closes. None: unknown, or none.
     timer: int | None = None
 
+    @classmethod
+    def of(cls, stored: tuple[Any, ...] | None) -> Kept:
+        """What Spark keeps for a shard; None before the shard's first batch."""
+        return cls() if stored is None else cls(*stored)
+
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 

@@ -91,12 +91,11 @@ def refusal_reason(query: StartingQuery) -> str | None:
     for wanted in modes.values():
         if wanted not in (None, query.output_mode):
             return _other_mode(query.output_mode, wanted)
-    aggregations = {metrics.observed_name(name): name for name, mode in modes.items() if mode is not None}
+    aggregations = {"", *(metrics.observed_name(name) for name, mode in modes.items() if mode is not None)}
     for pair in query.followed:
-        ours = [name for name in pair if name]
         # Of ours in update mode each change is a row of its own, which the second one is there to count.
-        counts_changes = len(ours) == len(pair) and query.output_mode == "update"
-        if ours and not counts_changes and all(name in aggregations for name in ours):
+        counts_changes = all(pair) and query.output_mode == "update"
+        if any(pair) and not counts_changes and aggregations.issuperset(pair):
             return _followed(query.output_mode)
     name, times = collections.Counter(names).most_common(1)[0]
     if times > 1:

@@ -59,8 +59,7 @@ class EventTimeProcessor(ShardProcessor):
 
     def _kept(self) -> Kept:
         # Each call of Spark's state takes a millisecond or more.
-        stored = self._handle.get()
-        return Kept() if stored is None else Kept(*stored)
+        return Kept.of(self._handle.get())
 
     def _batch(
         self,

@@ -221,7 +221,7 @@ class ProcessorOperator(StatefulProcessor):
     def _read(self) -> tuple[Kept, bool]:
         """What is kept for the shard, and whether anything is."""
         stored = self._state.get()
-        return (Kept(), False) if stored is None else (Kept(*stored), True)
+        return Kept.of(stored), stored is not None
 
     def _keep(self, before: Kept, now: Kept) -> None:
         if now != before:
