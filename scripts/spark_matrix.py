@@ -39,6 +39,8 @@ exec "{java}" "$@"
 """
 MATRIX = cache.CACHE / "matrix"
 TESTS = ["tests/spark"]
+#: The arguments of all runs, as in the Makefile: a file in each process.
+PARALLEL = "@tests/parallel.txt"
 
 
 def versions() -> list[str]:
@@ -118,7 +120,7 @@ def test(python: Path, arguments: list[str], report: Path) -> tuple[list[str], l
     own = {"PATH": path, "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     own["FASTCHANGELOG_SPARK_DEFAULTS"] = "1"  # see tests/support/spark/quick_spark.py
     env = {**os.environ, **environment.BYTECODE, **own}
-    command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments, f"--junit-xml={report}"]
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", PARALLEL, *arguments, f"--junit-xml={report}"]
     start = time.monotonic()
     done = subprocess.run(list(map(str, command)), cwd=cache.ROOT, env=env, stdin=subprocess.DEVNULL)
     seconds = f"{time.monotonic() - start:.0f} s"
