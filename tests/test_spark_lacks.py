@@ -1,12 +1,15 @@
 """The table of what a version of Spark cannot do: the docs show it as it is, and no test is skipped for another reason.
 
-Owns: that check. Does not own: the table (`support.spark.lacks`).
+Owns: that check; that the package needs no name which the oldest PySpark lacks. Does not own: the table
+(`support.spark.lacks`), the tests on older versions (`make test-matrix`).
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,28 @@ def test_each_row_has_a_reason_in_spark() -> None:
     for lack in LACKS.values():
         assert "Spark" in lack.why or "Spark" in lack.what or "Connect" in lack.why
         assert lack.instead
+
+
+#: Imports all modules of the package with a PySpark from which is removed what came after 4.0.
+ON_THE_OLDEST = """
+import importlib, pkgutil, re
+import pyspark, pyspark.sql.functions, pyspark.sql.types
+pyspark.__version__ = "4.0.0"
+for name in {types}:
+    delattr(pyspark.sql.types, name)
+for name, found in list(vars(pyspark.sql.functions).items()):
+    if re.search(r"versionadded:: (4\\.[1-9]|[5-9])", getattr(found, "__doc__", None) or ""):
+        delattr(pyspark.sql.functions, name)
+import fastchangelog.spark
+for module in pkgutil.walk_packages(fastchangelog.spark.__path__, "fastchangelog.spark."):
+    importlib.import_module(module.name)
+print("imported")
+"""
+#: The types that PySpark 4.0 lacks; their docstrings do not say since when they exist.
+NEWER_TYPES = ("AnyTimeType", "DatetimeType", "TimeType", "SpatialType", "GeometryType", "GeographyType")
+
+
+def test_the_package_is_imported_with_the_oldest_pyspark() -> None:
+    program = ON_THE_OLDEST.format(types=NEWER_TYPES)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "imported\n", done.stderr

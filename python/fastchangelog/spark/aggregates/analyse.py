@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Analysed", "Output", "Result", "analyse", "native_of"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
-_MEASURED = (T.NumericType, T.DatetimeType, *_INTERVALS)
+_MEASURED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType, *_INTERVALS)
 _MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
 #: Functions that Spark keeps as another one.
