@@ -164,7 +164,7 @@ def test_equally_long_arrays_stay_arrays() -> None:
 
 def test_columns_that_are_no_names_of_python_get_pysparks() -> None:
     labels = list(frames([("a", 1, 2, 3)], rows="`a b` long, class long, ok long")["a",])
-    assert labels == (["k", "_1", "_2", "ok"] if versions.RENAMES_FRAME_COLUMNS else ["k", "a b", "class", "ok"])
+    assert labels == (["k", "_1", "_2", "ok"] if versions.HAS_FRAMES_OF_TUPLES else ["k", "a b", "class", "ok"])
 
 
 def test_frames_may_be_changed_without_a_warning() -> None:

@@ -22,6 +22,7 @@ import fastchangelog as fc
 from fastchangelog.spark import grouped, internals, settings
 from fastchangelog.spark.accelerated_operators import choice_of
 from fastchangelog.spark.acceleration import _accelerated, _built, _went_back
+from support.spark.lacks import skip_if_lacking
 from support.spark.stream_harness import rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -245,6 +246,8 @@ STAYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
 def test_what_is_not_supported_stays_with_spark(
     feed: Any, spark: Any, tmp_path: pathlib.Path, root: str, lines: Any, case: str
 ) -> None:
+    if case == "no key":
+        skip_if_lacking("single stores")
     mode, plan, reason = STAYS[case]
     sparks = history(feed, tmp_path, "sparks", mode, plan)
     fc.spark.accelerate(spark, state=root, operators="all")

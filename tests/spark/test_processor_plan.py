@@ -25,6 +25,7 @@ from fastchangelog.spark.failures import explain_error
 from fastchangelog.spark.processor.call import ProcessorCall
 from fastchangelog.spark.processor.stream import _check_version
 from support.spark.frames_of_rows import METHOD, with_state
+from support.spark.lacks import needs
 from support.spark.processor_harness import Job, by_value, compare, finish, sides, start
 from support.spark.stream_harness import rows_of
 
@@ -254,6 +255,7 @@ def test_a_batch_frame_is_one_batch(spark: Any, root: str, processor: type[Total
         assert rows_of(ours.collect()) == rows_of([("a", 111), ("b", 2), (None, 7)])
 
 
+@needs("single stores")
 def test_a_batch_frame_has_sparks_times_and_fires_what_is_due(spark: Any, root: str) -> None:
     class Times(Total):
         def init(self, handle: Any) -> None:
@@ -298,6 +300,7 @@ class Shows(Total):
         yield Row(k=repr((key, sorted(map(repr, rows)))), n=0)
 
 
+@needs("plain keys")
 def test_a_key_that_is_no_column_by_name_is_in_rows(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     schema, batches = "k string, s struct<a:string,b:timestamp>", [[("x", ("y", None)), ("x", ("y", None))]]
     compare(feed, spark, tmp_path, Job(Shows, OUTPUT, keys=("K", "s.b", "s.a")), schema, batches)

@@ -136,7 +136,7 @@ class Alarms(StatefulProcessor):
         said = (
             f"{time} after {times}, has {sorted(self.handle.listTimers())}, is {timerValues.getCurrentWatermarkInMs()}"
         )
-        yield Row(k=key["k"], said=said)
+        yield Row(k=key[0], said=said)
         self.fired.appendValue((time,))
         self.handle.deleteTimer(time + 45_000)  # due or not: it was listed before, and fires if it was due
         if len(times) < 4:

@@ -141,6 +141,7 @@ class Counter(StatefulProcessor):
         """Nothing to end."""
 
 
+@needs("plain keys")
 @pytest.mark.parametrize("dtype", KEY_TYPES)
 def test_keys_of_every_type(feed: Any, spark: Any, tmp_path: pathlib.Path, dtype: str) -> None:
     values = [v for v in VALUES[dtype] if v == v]  # NaN: see test_processor_better
@@ -164,6 +165,7 @@ class FramesCounter(Counter):
             yield pd.DataFrame([row.asDict()])
 
 
+@needs("plain keys")
 def test_keys_of_every_type_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     """Without nulls and -0.0: see test_processor_better."""
     values = {t: [v for v in VALUES[t] if str(v) != "-0.0"] for t in [*KEY_TYPES, "struct<a:int,b:string>"]}
@@ -236,6 +238,7 @@ class Mapper(StatefulProcessor):
         """Nothing to end."""
 
 
+@needs("nulls in lists")
 def test_maps_have_the_order_of_sparks_store(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     batches = [[(name, n) for name in MAP_KEYS for n in numbers] for numbers in ((1,), (2, 3))]
     compare(feed, spark, tmp_path, Job(Mapper, "key string, n long"), "k string, v int", batches, restart=True)
@@ -272,6 +275,7 @@ class StatesOfFrames(Keeper):
             self.map.updateValue((i % 2,), state)
 
 
+@needs("nulls in lists")
 def test_states_of_every_type_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     fields = columns(TYPES)
     job = Job(lambda: StatesOfFrames(fields), f"k string, i int, seen string, {fields}", api="pandas")

@@ -23,6 +23,7 @@ from fastchangelog.errors import InvalidArgumentError, StateNotFoundError
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.checkpoint.files import query_checkpoints
 from support.spark.frames_of_rows import with_state
+from support.spark.lacks import needs
 from support.spark.processor_harness import NO_DATA_BATCHES, Job, by_value, finish, sides, start
 from support.spark.processors import BASE, SCRIPT_OUTPUT, SCRIPT_SCHEMA, SEED, Script, script
 from support.spark.stream_harness import rows_of, run
@@ -50,6 +51,7 @@ def seen(frame: Any) -> tuple[str, list[Any]]:
     return frame.schema.simpleString(), rows_of(frame.collect())
 
 
+@needs("own checkpoints")
 def test_all_states_and_timers_are_those_of_sparks_reader(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(Script, SCRIPT_OUTPUT, time_mode="EventTime", watermark=("ts", "10 seconds"))
     ours, sparks = sides(spark, tmp_path, job)
@@ -105,6 +107,7 @@ class Typed(StatefulProcessor):
         """Nothing to end."""
 
 
+@needs("own checkpoints")
 def test_types_null_keys_composite_keys_and_a_state_by_default(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     job = Job(Typed, "k string", keys=("k", "w", "at"))
     ours, sparks = sides(spark, tmp_path, job)
@@ -227,6 +230,7 @@ class Ending(StatefulProcessor):
 DAY = 86_400_000
 
 
+@needs("own checkpoints")
 def test_values_that_end_are_what_sparks_reader_gives(feed: Any, spark: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     conf(NO_DATA_BATCHES, "false")
     job = Job(Ending, "k string", time_mode="ProcessingTime")

@@ -17,18 +17,24 @@ except ImportError:  # `requirements` says so
     PYSPARK = ""
 
 __all__ = [
+    "DECIMALS_OF_INTEGERS",
     "ENDS_BATCHES_BY_BYTES",
     "HAS_BYTES",
+    "HAS_FRAMES_OF_TUPLES",
     "HAS_SPATIAL_TYPES",
     "HAS_TIME_TYPE",
+    "INTEGERS_WITH_NA",
     "NULLS_IN_LISTS",
+    "NULL_PERCENTILES",
     "PERCENTILES",
+    "PLAIN_KEYS",
     "PYSPARK",
     "READS_FORMAT_1_OVER_CONNECT",
+    "READS_LOGS_OF_BOTH_FORMATS",
     "READS_OWN_CHECKPOINTS",
-    "RENAMES_FRAME_COLUMNS",
     "ROW_PROCESSORS",
     "SETS_OF_FLOATS",
+    "SINGLE_STORES_IN_FORMAT_2",
     "STATISTICS_OF_EQUAL_VALUES",
     "STREAMS_OVER_CONNECT",
     "SUPPORTED",
@@ -69,6 +75,14 @@ SUPPORTED = Since(4, 0)
 ROW_PROCESSORS = Since(4, 1)
 #: `transformWithStateInPandas` over Spark Connect.
 STREAMS_OVER_CONNECT = Since(4, 1)
+#: Spark's own processors are given keys as Rows of Python's values, None for null.
+PLAIN_KEYS = Since(4, 1)
+#: Spark's own stores of a single partition, and those of batch frames, work in format 2 of checkpoints.
+SINGLE_STORES_IN_FORMAT_2 = Since(4, 1)
+#: Spark reads logs that were written in another format of checkpoints than the session's.
+READS_LOGS_OF_BOTH_FORMATS = Since(4, 1)
+#: The list of percentiles of a stream is declared with elements that may be null.
+NULL_PERCENTILES = Since(4, 1)
 #: Spark's own list states hold a null among numbers.
 NULLS_IN_LISTS = Since(4, 1)
 #: PySpark's `TwsTester`.
@@ -82,6 +96,10 @@ READS_OWN_CHECKPOINTS = Since(4, 1)
 READS_FORMAT_1_OVER_CONNECT = Since(4, 2)
 #: Arrow batches for a stateful operator end at a number of bytes, and not of rows alone.
 ENDS_BATCHES_BY_BYTES = Since(4, 1)
+#: `spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled`.
+DECIMALS_OF_INTEGERS = Since(4, 1)
+#: `spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype`.
+INTEGERS_WITH_NA = Since(4, 2)
 #: `corr` of equal values is null under ANSI and divides by zero no more; variances of one value whose square overflows
 #: are 0.0.
 STATISTICS_OF_EQUAL_VALUES = Since(4, 3)
@@ -95,8 +113,8 @@ _PANDAS_3 = Since(4, 4)
 
 #: This PySpark's binaries are `bytes`; before they are `bytearray`s.
 HAS_BYTES = Since(4, 1)(PYSPARK)
-#: This PySpark makes frames of named tuples, which rename columns that are no Python names.
-RENAMES_FRAME_COLUMNS = Since(4, 1)(PYSPARK)
+#: This PySpark makes frames of named tuples: columns that are no Python names are renamed, numbers are 64 bits wide.
+HAS_FRAMES_OF_TUPLES = Since(4, 1)(PYSPARK)
 #: This PySpark has the type TIME.
 HAS_TIME_TYPE = TIME_AND_SPATIAL_TYPES(PYSPARK)
 #: This PySpark has the types GEOMETRY and GEOGRAPHY.

@@ -50,10 +50,29 @@ LACKS = {
         "a classic session",
     ),
     "nulls in lists": Lack(
-        "a null among the numbers of a list state, and numbers that are not NumPy's, on Spark's own operator",
+        "a null among the numbers of a list or map state, and numbers that are not NumPy's, on Spark's own operator",
         versions.NULLS_IN_LISTS,
-        "PySpark 4.0 sends a list as a pandas frame, which makes the null a NaN and the numbers NumPy's",
+        "PySpark 4.0 sends these states as pandas frames, which make the null a NaN and the numbers NumPy's",
         "`grouped` and `accelerate`, which keep both",
+    ),
+    "plain keys": Lack(
+        "keys with names, with None for null, and with numbers that are not NumPy's, on Spark's own operator",
+        versions.PLAIN_KEYS,
+        "PySpark 4.0 takes keys out of pandas frames; it fails on a timestamp that is null",
+        "`grouped` and `accelerate`, which give keys as Spark 4.1 does",
+    ),
+    "single stores": Lack(
+        "Spark's own aggregations without a key, and its `transformWithState` of batch frames, in a session with "
+        "format 2 of checkpoints",
+        versions.SINGLE_STORES_IN_FORMAT_2,
+        "Spark 4.0 expects more than one store, or a commit that a batch frame does not make",
+        "a session of its own for such a query",
+    ),
+    "null percentiles": Lack(
+        "the type of `percentile_approx` with several percentages as Spark declares it",
+        versions.NULL_PERCENTILES,
+        "Spark 4.0 declares elements that are never null, and makes null of those with too many digits for a decimal",
+        "nothing: fastchangelog declares elements that may be null",
     ),
     "own checkpoints": Lack(
         "`import_state` from a checkpoint of format 2; `read_state` of one on `hdfs://`",

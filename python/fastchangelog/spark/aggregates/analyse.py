@@ -1,8 +1,9 @@
 """Analysis of aggregates: functions, arguments, names and types, all as Spark itself resolves them.
 
-Owns: the query of Spark's analysed schema, the casts that Spark puts around arguments, the refusals.
-Does not own: the keys (`keys`), expressions over aggregates (`expressions`), the functions (`function_table`), how a
-`Column` is parsed (`internals`), the wire form of types (`types.wire`), settings (`settings`).
+Owns: the query of Spark's analysed schema, the refusals.
+Does not own: the keys (`keys`), expressions over aggregates (`expressions`), types of arguments and results (`casts`),
+the functions (`function_table`), how a `Column` is parsed (`internals`), the wire form of types (`types.wire`),
+settings (`settings`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fastchangelog.errors import InvalidArgumentError, UnsupportedError
 from fastchangelog.function_table import DEVIATIONS, FUNCTIONS, NAMES, Function
 from fastchangelog.functions import Aggregate
 from fastchangelog.spark import internals
+from fastchangelog.spark.aggregates.casts import as_spark_reads_it, result_type
 from fastchangelog.spark.aggregates.expressions import aggregate_name, is_computed, key_name, over_aggregates
 from fastchangelog.spark.aggregates.keys import Keys, keys_of
 from fastchangelog.spark.aggregates.projection import Projection
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Analysed", "Output", "Result", "analyse", "native_of"]
 
-_INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
-_MEASURED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType, *_INTERVALS)
 _MERGES_EARLY = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 _LEGACY = "spark.sql.legacy.statisticalAggregate"
 #: Functions that Spark keeps as another one.
@@ -194,7 +194,7 @@ def analyse(
         for j, arg in enumerate(b.args):
             field, text = schema[arg_at], texts[arg_at]
             _check_argument(b, j, field.dataType, legacy=legacy)
-            arg, dtype = _as_spark_reads_it(b.fn.kind(j), arg, field.dataType)
+            arg, dtype = as_spark_reads_it(b.fn.kind(j), arg, field.dataType)
             if b.where is not None and not internals.is_plain_reference(arg):
                 # As with FILTER, the argument is evaluated only where the condition holds: it may fail elsewhere.
                 arg, text = F.when(b.where, arg), f"{text} WHERE {where_text}"
@@ -218,7 +218,9 @@ def analyse(
     wire_result = T.StructType(
         [T.StructField(f"__r{i}", wire.wire_type(p.dtype, f"key {p.text}")) for i, p in enumerate(keys.parts)]
         + [
-            T.StructField(f"__r{k + i}", wire.wire_type(r.field.dataType, f"the result {r.field.name}"))
+            T.StructField(
+                f"__r{k + i}", wire.wire_type(result_type(r.fn, r.field.dataType), f"the result {r.field.name}")
+            )
             for i, r in enumerate(described)
         ]
     )
@@ -455,26 +457,6 @@ def _refused(text: str) -> InvalidArgumentError:
         "expressions with keys and constants: compute anything else in a select() after it, and write F.expr texts as "
         'functions (a FILTER becomes fc.sum("x", where="…"))'
     )
-
-
-def _as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
-    """The argument with the cast that Spark's analysis puts around it, and no more of it than is needed."""
-    if kind in ("quantity", "double") and not isinstance(dtype, (T.NumericType, *_INTERVALS)):
-        return arg.cast("double"), T.DoubleType()
-    if kind == "measured" and not isinstance(dtype, _MEASURED):
-        return arg.cast("double"), T.DoubleType()
-    if kind == "integer" and isinstance(dtype, T.NullType):
-        return arg.cast("int"), T.IntegerType()
-    if kind == "text" and not isinstance(dtype, (T.StringType, T.BinaryType)):
-        return arg.cast("string"), T.StringType()
-    if kind == "percentages":
-        wanted = T.ArrayType(T.DoubleType()) if isinstance(dtype, T.ArrayType) else T.DoubleType()
-        return arg.cast(wanted), wanted
-    if kind == "boolean" and not isinstance(dtype, T.BooleanType):
-        return arg.cast("boolean"), T.BooleanType()
-    if kind == "presence" and not isinstance(dtype, (T.NumericType, T.BooleanType)):
-        return F.when(arg.isNotNull(), F.lit(True)), T.BooleanType()
-    return arg, dtype
 
 
 def _check_argument(b: _Bound, position: int, dtype: T.DataType, *, legacy: bool) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_state_session
-from fastchangelog.spark import event_time, metrics, settings, task
+from fastchangelog.spark import event_time, metrics, settings, task, versions
 from fastchangelog.spark.frames import frame
 from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.processor.evolution import is_current
@@ -65,6 +65,12 @@ _SETTINGS = {
     "ansi": "spark.sql.ansi.enabled",
     "integers_with_na": "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype",
     "decimals_of_integers": "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled",
+}
+#: Since when PySpark reads those that it did not always read.
+_SINCE = {
+    "max_bytes": versions.ENDS_BATCHES_BY_BYTES,
+    "integers_with_na": versions.INTEGERS_WITH_NA,
+    "decimals_of_integers": versions.DECIMALS_OF_INTEGERS,
 }
 
 
@@ -275,7 +281,8 @@ class ProcessorOperator(StatefulProcessor):
 
 def spark_settings(property_of: Callable[[str], str | None]) -> dict[str, Any]:
     """The fields of a spec that Spark's settings determine, as far as they are set."""
-    texts = {field: property_of(name) for field, name in _SETTINGS.items()}
+    known = [field for field in _SETTINGS if _SINCE.get(field, versions.SUPPORTED)(versions.PYSPARK)]
+    texts = {field: property_of(_SETTINGS[field]) for field in known}
     read: dict[str, Callable[[str], Any]] = {"timezone": str, "max_records": int, "max_bytes": settings.bytes_of}
     return {field: read.get(field, _is_true)(text) for field, text in texts.items() if text is not None}
 

@@ -3,10 +3,10 @@
 Owns: the frames and the keys of a chunk, with the dtypes that PySpark gives.
 Does not own: Rows (`rows.input`), which rows belong to which call (`feed`), the session's zone (`types.zones`).
 
-PySpark rebuilds frames from rows of Python values: all whole numbers are `int64`, all others `float64`, a null makes
-whole numbers `float64` and booleans objects; timestamps are naive `datetime64[ns]` in the session's zone; arrays are
-ndarrays, structs and maps dicts. There a null in the rows of one key also changes the frames of its neighbours; here a
-frame depends on its own rows alone, and a key keeps its type.
+PySpark rebuilds frames from rows of Python values: all whole numbers are `int64`, all others `float64` (PySpark 4.0
+keeps their width), a null makes whole numbers `float64` and booleans objects; timestamps are naive `datetime64[ns]`
+in the session's zone; arrays are ndarrays, structs and maps dicts. There a null in the rows of one key also changes
+the frames of its neighbours; here a frame depends on its own rows alone, and a key keeps its type.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _labels(names: Sequence[str]) -> list[str]:
     >>> _labels(["k", "a b", "class", "k"])
     ['k', '_1', '_2', '_3']
     """
-    if not versions.RENAMES_FRAME_COLUMNS:
+    if not versions.HAS_FRAMES_OF_TUPLES:
         return list(names)
     seen: set[str] = set()
     labels = []
@@ -203,7 +203,7 @@ def _column(dtype: T.DataType, timezone: str) -> Callable[[pa.Array], Any]:
     if isinstance(dtype, _WHOLE):
         return _whole_numbers
     if isinstance(dtype, (T.FloatType, T.DoubleType)):
-        return lambda array: array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return lambda array: _widened(array, pa.float64()).to_numpy(zero_copy_only=False)
     if isinstance(dtype, T.BooleanType):
         return _booleans
     if isinstance(dtype, (T.TimestampType, T.TimestampNTZType)):
@@ -228,7 +228,12 @@ def _whole_numbers(array: pa.Array) -> Any:
         floats[is_null] = np.nan
         return floats
 
-    return _nullable(array.cast(pa.int64()), 0, as_floats)
+    return _nullable(_widened(array, pa.int64()), 0, as_floats)
+
+
+def _widened(array: pa.Array, widest: pa.DataType) -> pa.Array:
+    """Numbers as wide as this PySpark has them in frames."""
+    return array.cast(widest) if versions.HAS_FRAMES_OF_TUPLES else array
 
 
 def _integers_with_na(array: pa.Array) -> Any:
