@@ -19,6 +19,7 @@ import fastchangelog as fc
 from fastchangelog.cli.command_line import main
 from fastchangelog.spark import grouped, read_state
 from fastchangelog.spark.settings import REQUIRED
+from support.spark.lacks import needs
 from support.spark.stream_harness import FORMAT, PROVIDER, Ran, end_state_server, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -322,7 +323,7 @@ def test_what_spark_refuses_is_refused(feed: Any, tmp_path: pathlib.Path, conf: 
         grouped(late, fixed(), "k", state=state, output_mode="append").count()
 
 
-@pytest.mark.parametrize("store", ["hdfs", "rocksdb", "rocksdb by Spark"])
+@pytest.mark.parametrize("store", ["hdfs", "rocksdb", pytest.param("rocksdb by Spark", marks=needs("own checkpoints"))])
 def test_open_session_windows_of_a_spark_query_go_on(
     feed: Any, tmp_path: pathlib.Path, conf: Any, request: pytest.FixtureRequest, store: str
 ) -> None:
