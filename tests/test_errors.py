@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastchangelog import _internal, errors
+from fastchangelog.spark.failures import explain_error
 
 CLASSES = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
 
@@ -115,3 +116,10 @@ def test_a_bug_keeps_its_stack() -> None:
         errors.raise_one_line(bug)
     assert left.value.__cause__ is bug
     assert left.value.remedy == "please report it"
+
+
+def test_a_refusal_is_explained_as_each_version_of_spark_shows_it() -> None:
+    said = "InvalidArgumentError: the checkpoint holds another state. Start a new one"
+    newer = f"terminated with exception: \nfastchangelog.errors.{said}\n SQLSTATE: XXKST"
+    older = newer.replace(".", "/")  # Spark 4.0
+    assert explain_error(newer) == explain_error(older) == said

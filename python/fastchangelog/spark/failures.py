@@ -10,7 +10,8 @@ import re
 
 __all__ = ["explain_error"]
 
-_OURS = re.compile(r"^(?:.*: )?fastchangelog\.errors\.(?!CauseError)(\w+): (.*)$", re.MULTILINE)
+#: Spark 4.0 shows the name of a missing class, in which the refusal of its own operator stands, with slashes for dots.
+_OURS = re.compile(r"^(?:.*: )?fastchangelog([./])errors\1(?!CauseError)(\w+): (.*)$", re.MULTILINE)
 
 #: A text in Spark's message -> what it means here, and what to do.
 _SPARKS = (
@@ -85,8 +86,8 @@ def explain_error(exc: BaseException | str) -> str:
     text = exc if isinstance(exc, str) else _whole(exc)
     ours = _OURS.findall(text)
     if ours:
-        kind, message = ours[-1]
-        return f"{kind}: {message.strip()}"
+        dot, kind, message = ours[-1]
+        return f"{kind}: {message.strip().replace(f'{dot} ', '. ')}"
     for mark, cause, remedy in _SPARKS:
         if mark in text:
             return f"Cause: {cause}.\nRemedy: {remedy}."

@@ -80,9 +80,9 @@ PLAIN_KEYS = Since(4, 1)
 #: Spark's own stores of a single partition, and those of batch frames, work in format 2 of checkpoints.
 SINGLE_STORES_IN_FORMAT_2 = Since(4, 1)
 #: Spark reads logs that were written in another format of checkpoints than the session's.
-READS_LOGS_OF_BOTH_FORMATS = Since(4, 1)
+READS_LOGS_OF_BOTH_FORMATS = Since(4, 2)
 #: The list of percentiles of a stream is declared with elements that may be null.
-NULL_PERCENTILES = Since(4, 1)
+NULL_PERCENTILES = Since(4, 3)
 #: Spark's own list states hold a null among numbers.
 NULLS_IN_LISTS = Since(4, 1)
 #: PySpark's `TwsTester`.

@@ -71,7 +71,7 @@ LACKS = {
     "null percentiles": Lack(
         "the type of `percentile_approx` with several percentages as Spark declares it",
         versions.NULL_PERCENTILES,
-        "Spark 4.0 declares elements that are never null, and makes null of those with too many digits for a decimal",
+        "older versions declare elements that are never null, and make null of a decimal with too many digits",
         "nothing: fastchangelog declares elements that may be null",
     ),
     "own checkpoints": Lack(

@@ -39,6 +39,6 @@ def as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column
 
 
 def result_type(function: str, dtype: T.DataType) -> T.DataType:
-    """The type of a result that Spark declares as `dtype`. Spark 4.0 declares elements that are never null, and yet
+    """The type of a result that Spark declares as `dtype`. Before 4.3 it declares elements that are never null, and yet
     makes null of a percentile with too many digits for its decimal."""
     return nullable(dtype) if function == "percentile_approx" else dtype
