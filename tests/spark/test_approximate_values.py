@@ -170,7 +170,7 @@ def test_histograms_with_centers_of_doubles(feed: Any, spark: Any, tmp_path: pat
 
         ours, sparks = both(feed, tmp_path, "k string, p decimal(9,2), i int", runs, plan)
         assert ours == sparks
-        assert ours[0][1] == ("b", None, [(1.0, 1.0)])
+        assert ours[0][1] == ("b", None, ((1.0, 1.0),))
     finally:
         spark.conf.unset(setting)
 
@@ -212,11 +212,11 @@ def test_a_restored_state_goes_on_with_its_constants(feed: Any, spark: Any, tmp_
         fc.histogram_numeric("v", F.lit(2), where="v > 2").alias("h"),
     ]
     (first,) = run(ours(*built), tmp_path / "checkpoint").batches.values()
-    assert rows_of(first) == [("a", 4, 2, [(3, 1.0), (4, 1.0)]), ("b", 0, None, None)]
+    assert rows_of(first) == [("a", 4, 2, ((3, 1.0), (4, 1.0))), ("b", 0, None, None)]
     end_state_server(spark)
     source.add([("a", 1), ("a", 7), ("b", 2)])
     (second,) = run(ours(*built), tmp_path / "checkpoint").batches.values()
-    assert rows_of(second) == [("a", 5, 2, [(3, 2.0), (7, 1.0)]), ("b", 1, 2, None)]
+    assert rows_of(second) == [("a", 5, 2, ((3, 2.0), (7, 1.0))), ("b", 1, 2, None)]
     source.add([("a", 1)])
     with pytest.raises(Exception, match="approx_count_distinct"):
         run(ours(F.approx_count_distinct("v", 0.1)), tmp_path / "checkpoint")
