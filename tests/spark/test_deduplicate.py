@@ -103,20 +103,24 @@ def test_distinct_rows_within_the_watermark_are_sparks(feed: Any, tmp_path: path
     assert len(ours) > 5
 
 
-def test_windows_and_equal_names_may_be_columns(feed: Any, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("columns", ["window k", "session_window", "k session_window"])
+def test_windows_and_equal_names_may_be_columns(feed: Any, tmp_path: pathlib.Path, columns: str) -> None:
+    window = F.window("ts", "10 seconds") if "window" in columns.split() else F.session_window("ts", "10 seconds")
+
     def plan(df: Any) -> Any:
-        frame = marked(df).select(F.window("ts", "10 seconds"), "k", F.col("v").alias("K"), F.col("v").alias("a.b"))
-        assert frame.columns == ["window", "k", "K", "a.b"]
+        frame = marked(df).select(window, "k", F.col("v").alias("K"), F.col("v").alias("a.b"))
+        assert frame.columns[1:] == ["k", "K", "a.b"]
         return frame
 
     sparks, ours = both(
         feed,
         tmp_path,
         "append",
-        lambda df: plan(df).dropDuplicates(["window", "k"]),
-        lambda df: drop_duplicates(plan(df), ["window", "k"], state=tmp_path / "state"),
+        lambda df: plan(df).dropDuplicates(columns.split()),
+        lambda df: drop_duplicates(plan(df), columns.split(), state=tmp_path / "state"),
     )
     assert ours == sparks
+    assert len(ours) > 5
 
 
 def test_names_types_and_metadata_of_rows_stay(feed: Any, tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from fastchangelog.errors import UnsupportedError
-from fastchangelog.spark.aggregates.keys import Keys, keys_of
+from fastchangelog.spark.aggregates.keys import Keys, as_plain_window, keys_of
 from fastchangelog.spark.aggregates.plan import Operation
 from fastchangelog.spark.aggregates.projection import Projection
 from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, spec_json
@@ -77,7 +77,7 @@ def distinct(df: DataFrame, key_columns: Sequence[int], *, within_watermark: boo
     """
     fields = df.schema.fields
     given = [F.col(fields[at].name) for at in key_columns]
-    keys = keys_of(df, given, [fields[at] for at in key_columns])
+    keys = keys_of(df, given, [as_plain_window(fields[at]) for at in key_columns])
     marked = [at for at, field in enumerate(fields) if WATERMARK_DELAY in field.metadata]
     if len(marked) > 1:
         names = ", ".join(fields[at].name for at in marked)

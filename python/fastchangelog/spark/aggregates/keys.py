@@ -31,12 +31,12 @@ from fastchangelog.spark.types import wire
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Keys", "Part", "Windows", "check_key", "given_keys", "keys_of", "makes_windows"]
+__all__ = ["Keys", "Part", "Windows", "as_plain_window", "check_key", "given_keys", "keys_of", "makes_windows"]
 
 #: Spark's functions that make windows, and its marks of a column of windows.
 _WINDOW, _SESSION = "window", "session_window"
-_SESSION_MARK = "spark.sessionWindow"
-_MARKS = ("spark.timeWindow", _SESSION_MARK)
+_WINDOW_MARK, _SESSION_MARK = "spark.timeWindow", "spark.sessionWindow"
+_MARKS = (_WINDOW_MARK, _SESSION_MARK)
 #: The fields of a window, and of a session window, in the order in which the state keeps them.
 _FIELDS, _SESSION_FIELDS = ("end", "start"), ("start", "end")
 _T = TypeVar("_T")
@@ -198,6 +198,14 @@ def _same(keys: Sequence[Column], times: Sequence[int]) -> dict[int, int]:
 def makes_windows(key: Column) -> bool:
     """True if Spark makes windows where it computes the key."""
     return not {_WINDOW, _SESSION}.isdisjoint(internals.function_names(key))
+
+
+def as_plain_window(field: T.StructField) -> T.StructField:
+    """The field of a session window as that of any other window: only aggregations merge session windows."""
+    if not _is_window(field):
+        return field
+    kept = {name: value for name, value in field.metadata.items() if name not in _MARKS}
+    return T.StructField(field.name, field.dataType, field.nullable, {**kept, _WINDOW_MARK: True})
 
 
 def check_key(text: str, field: T.StructField) -> None:
