@@ -15,6 +15,7 @@ use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Fields};
 use fastchangelog_format::{Error, Result};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 pub(super) fn histogram_numeric(call: &Call<'_>) -> Option<Bound> {
@@ -125,16 +126,15 @@ impl Accumulator for Bins {
         let Fold { groups, mask, rows } = fold;
         Fold { groups, mask, rows: &mut *rows }.each_row(|i, row| {
             let mut add = || -> Result<()> {
-                if !known.contains_key(&row.number) {
-                    known.insert(row.number, there(row)?);
+                let histogram = match known.entry(row.number) {
+                    Entry::Occupied(found) => found.into_mut(),
+                    Entry::Vacant(place) => place.insert(there(row)?),
+                };
+                if histogram.bins.is_empty() {
+                    histogram.most = checked(most[i], &slots.identity)?;
                 }
-                if let Some(histogram) = known.get_mut(&row.number) {
-                    if histogram.bins.is_empty() {
-                        histogram.most = checked(most[i], &slots.identity)?;
-                    }
-                    // One NaN stands for all.
-                    histogram.add(if values[i].is_nan() { f64::NAN } else { values[i] });
-                }
+                // One NaN stands for all.
+                histogram.add(if values[i].is_nan() { f64::NAN } else { values[i] });
                 Ok(())
             };
             if done.is_ok() {
