@@ -118,7 +118,7 @@ def test_a_bug_keeps_its_stack() -> None:
     assert left.value.remedy == "please report it"
 
 
-def test_a_refusal_is_explained_as_each_version_of_spark_shows_it() -> None:
+def test_a_refusal_is_explained_for_each_version_of_spark() -> None:
     said = "InvalidArgumentError: the checkpoint holds another state. Start a new one"
     newer = f"terminated with exception: \nfastchangelog.errors.{said}\n SQLSTATE: XXKST"
     older = newer.replace(".", "/")  # Spark 4.0
