@@ -30,8 +30,8 @@ _MODULES = {
     ),
     "logic": ("Booleans and bits", ("boolean", "bits")),
     "statistics": (
-        "Variances, deviations, higher moments, percentiles, covariances",
-        ("moments", "percentile", "percentile_approx", "covariance"),
+        "Variances, deviations, higher moments, percentiles, histograms, covariances",
+        ("moments", "percentile", "percentile_approx", "histogram_numeric", "covariance"),
     ),
 }
 
@@ -184,6 +184,8 @@ def _columns(row: Function) -> dict[str, str]:
         return {"col": f'{column}; None or `"*"` counts rows.'}
     if row.arguments == ["Any", "Ordered"]:
         return {"col": f"{column} of the result.", "ord": f"{column} that is compared."}
+    if row.names == ["histogram_numeric"]:
+        return {"col": f"{column}{_COLUMNS['Measured']}.", "nb": f"{column} of an integer, the same in all rows."}
     if "Percentages" in row.arguments:
         return {
             "col": f"{column}{_COLUMNS[row.arguments[0]]}.",

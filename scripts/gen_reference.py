@@ -102,6 +102,10 @@ that was made with one is read with the other.
   results are Spark's. Of more values Spark's own result depends on how its tasks split the rows; both stay within the
   error. Decimals go through doubles, as in Spark: beyond 15 digits the last ones there depend on the version of Java.
   Its builder has no `accuracy`; `F.percentile_approx("price", 0.5, 100)` has one.
+- `histogram_numeric` takes Spark's steps, with its generator of random numbers: the results are Spark's while its tasks
+  split the rows equally, as those of one input partition a batch with at most 128 keys. Otherwise the bins may differ.
+  Decimals go through doubles here, too. The builder takes the number of bins as a column:
+  `fc.histogram_numeric("price", F.lit(20))`.
 - With ANSI mode an overflow is an error. Without it, it wraps or gives null, as in Spark.
 - *Number*: an integer, `float`, `double` or `decimal`. *Ordered*: any type but maps and calendar intervals.
 

@@ -51,16 +51,16 @@ def test_an_unknown_function_is_refused_with_all_names() -> None:
         call = json.dumps(
             [
                 {
-                    "fn": "histogram_numeric",
+                    "fn": "hll_sketch_agg",
                     "args": ["value"],
                     "where": None,
-                    "identity": "histogram_numeric(value)",
+                    "identity": "hll_sketch_agg(value)",
                     "ignore_nulls": False,
                     "name": None,
                 }
             ]
         )
-        with pytest.raises(fc.InvalidArgumentError, match="`histogram_numeric` is not known; known are") as error:
+        with pytest.raises(fc.InvalidArgumentError, match="`hll_sketch_agg` is not known; known are") as error:
             schema = pa.schema([pa.field("key", pa.int64()), pa.field("rows", pa.int64())])
             _internal.AggregatingState(st._native, "m", schema, call, True)
         assert all(name in str(error.value) for name in NAMES.split(", "))

@@ -158,7 +158,10 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Any], Any], set[str]]] = {
     "estimates": (
         ("update",),
         lambda df: df.groupBy("k").agg(
-            F.approx_count_distinct("v"), F.approx_count_distinct("v", 0.39), F.percentile_approx("v", [0.1, 0.5], 100)
+            F.approx_count_distinct("v"),
+            F.approx_count_distinct("v", 0.39),
+            F.percentile_approx("v", [0.1, 0.5], 100),
+            F.histogram_numeric("v", F.lit(2)),
         ),
         {"default"},
     ),
@@ -230,8 +233,8 @@ def test_a_line_names_the_operator(feed: Any, spark: Any, tmp_path: pathlib.Path
 STAYS: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a function": (
         "update",
-        lambda df: df.groupBy("k").agg(F.histogram_numeric("v", F.lit(3)).alias("h")).select("k", F.size("h")),
-        "histogram_numeric(v, 3) is not supported",
+        lambda df: df.groupBy("k").agg(F.hll_sketch_agg("v").alias("h")).select("k", F.hll_sketch_estimate("h")),
+        "hll_sketch_agg(v, 12) is not supported",
     ),
     "no key": ("update", lambda df: df.groupBy().agg(F.sum("v")), "it has no key"),
     "a limit in complete mode": (
@@ -341,7 +344,7 @@ def test_a_checkpoint_of_ours_stays_ours(feed: Any, spark: Any, tmp_path: pathli
     assert rows_of(ran.batches[1]) == [("a", 4)]
     assert ["runs on fastchangelog" in line for line in lines()] == [True, True]
     source.add([row("a", 5, 1)])
-    other = source.stream().groupBy("k").agg(F.histogram_numeric("v", F.lit(3)))
+    other = source.stream().groupBy("k").agg(F.hll_sketch_agg("v"))
     with pytest.raises(fc.InvalidArgumentError, match="holds the state of fastchangelog's operator"):
         run(other, checkpoint)
     fc.spark.accelerate(spark, enabled=False)

@@ -1,7 +1,7 @@
-"""Approximate counts and percentiles equal Spark's own, batch by batch, with a restart between: bit for bit.
+"""Approximate counts, percentiles and histograms equal Spark's own bit for bit, batch by batch, with a restart between.
 
-Owns: `approx_count_distinct` and `percentile_approx`, windows of them and refusals. Does not own: exact functions
-(`test_functions_equal_to_spark`, `test_collected_values`).
+Owns: `approx_count_distinct`, `percentile_approx`, `histogram_numeric`, windows of them and refusals.
+Does not own: exact functions (`test_functions_equal_to_spark`, `test_collected_values`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import datetime as dt
 import pathlib
 import random
 from collections.abc import Callable
+from decimal import Decimal as D
 from typing import Any
 
 import pytest
@@ -106,6 +107,75 @@ def test_percentiles_of_many_values_take_sparks_steps(feed: Any, tmp_path: pathl
     assert len(ours) == 5
 
 
+def test_histograms_of_every_type(feed: Any, tmp_path: pathlib.Path) -> None:
+    schema = "k string, " + ", ".join(f"c{i} {t}" for i, t in enumerate(MEASURED))
+    runs = [
+        [[(*row[:-1], None if row[-1] is None else "1.5") for row in batch] for batch in batches]
+        for batches in drawn(9, MEASURED)
+    ]
+    aggregates = [
+        F.histogram_numeric(f"c{i}", F.lit(nb)).alias(f"h{i}_{nb}") for i in range(len(MEASURED)) for nb in (2, 9)
+    ]
+    # Collected texts tell NaN and zeros with a sign apart, and are equal to themselves.
+    ours, sparks = both(feed, tmp_path, schema, runs, lambda df, group: texts_of(group(df, "k").agg(*aggregates), "k"))
+    assert ours == sparks
+    assert len(ours) == 3
+    stream = feed(schema, name="schemas").stream()
+    assert grouped(stream, "k", state=str(tmp_path / "s")).agg(*aggregates).schema == (
+        stream.groupBy("k").agg(*aggregates).schema
+    )
+
+
+def texts_of(df: Any, *keys: str) -> Any:
+    """The same with texts in the place of results. Spark's text of a decimal may have more digits than its type."""
+    kept = {*keys, *(field.name for field in df.schema if "decimal" in field.dataType.simpleString())}
+    return df.select(*(F.col(name) if name in kept else F.col(name).cast("string").alias(name) for name in df.columns))
+
+
+@pytest.mark.parametrize("nb", [2, 7, 60, 100_000])
+def test_histograms_take_sparks_steps(feed: Any, tmp_path: pathlib.Path, nb: int) -> None:
+    rng = random.Random(10)
+    odd = [float("nan"), float("inf"), float("-inf"), 0.0, -0.0, None]
+
+    def batch(size: int) -> list[Any]:
+        return [
+            (
+                rng.choice("aab"),
+                rng.gauss(0, 100),
+                rng.randrange(200),
+                rng.choice([*odd, rng.random(), rng.randrange(5)]),
+            )
+            for _ in range(size)
+        ]
+
+    def plan(df: Any, group: Callable[..., Any]) -> Any:
+        found = [F.histogram_numeric(name, F.lit(nb)).alias(name) for name in ("d", "i", "o")]
+        some = F.histogram_numeric(F.when(F.col("i") > 150, F.col("d")), F.lit(nb)).alias("some")
+        return texts_of(group(df, "k").agg(*found, some), "k")
+
+    runs = [[batch(200), [("a", None, None, None), ("c", None, None, None)], batch(3000)], [batch(9), batch(1500)]]
+    runs = [[[(k, d, i, None if o is None else float(o)) for k, d, i, o in rows] for rows in run] for run in runs]
+    ours, sparks = both(feed, tmp_path, "k string, d double, i int, o double", runs, plan)
+    assert ours == sparks
+    assert len(ours) == 5
+
+
+def test_histograms_with_centers_of_doubles(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    setting = "spark.sql.legacy.histogramNumericPropagateInputType"
+    spark.conf.set(setting, "false")
+    try:
+        runs = [[[("a", D("1.25"), 3), ("a", D("2.5"), 4), ("a", D("9"), 4), ("b", None, 1)]]]
+
+        def plan(df: Any, group: Callable[..., Any]) -> Any:
+            return group(df, "k").agg(F.histogram_numeric("p", F.lit(2)), F.histogram_numeric("i", F.lit(2)))
+
+        ours, sparks = both(feed, tmp_path, "k string, p decimal(9,2), i int", runs, plan)
+        assert ours == sparks
+        assert ours[0][1] == ("b", None, ((1.0, 1.0),))
+    finally:
+        spark.conf.unset(setting)
+
+
 def test_windows_and_conditions(feed: Any, tmp_path: pathlib.Path) -> None:
     noon = dt.datetime(2024, 3, 10, 12, tzinfo=UTC)
     rng = random.Random(3)
@@ -120,7 +190,10 @@ def test_windows_and_conditions(feed: Any, tmp_path: pathlib.Path) -> None:
         window = F.window("ts", "10 seconds", "5 seconds")
         grouped_by = group(df.withWatermark("ts", "5 seconds"), window, "k", output_mode="append")
         odd = F.approx_count_distinct(F.when(F.col("v") % 2 == 1, F.col("v"))).alias("odd")
-        return grouped_by.agg(F.approx_count_distinct("v", 0.1), odd, F.percentile_approx("v", 0.3), F.count("*"))
+        histogram = F.histogram_numeric("v", F.lit(3))
+        return grouped_by.agg(
+            F.approx_count_distinct("v", 0.1), odd, F.percentile_approx("v", 0.3), F.count("*"), histogram
+        )
 
     runs = [[batch(0), batch(10)], [batch(30), [("a", noon + dt.timedelta(hours=1), 1)]]]
     ours, sparks = both(feed, tmp_path, "k string, ts timestamp, v int", runs, plan)
@@ -137,13 +210,14 @@ def test_a_restored_state_goes_on_with_its_constants(feed: Any, spark: Any, tmp_
     built = [
         fc.approx_count_distinct("v", where="v <> 3").alias("n"),
         fc.percentile_approx("v", F.lit(0.5), where="v > 0").alias("p"),
+        fc.histogram_numeric("v", F.lit(2), where="v > 2").alias("h"),
     ]
     (first,) = run(ours(*built), tmp_path / "checkpoint").batches.values()
-    assert rows_of(first) == [("a", 4, 2), ("b", 0, None)]
+    assert rows_of(first) == [("a", 4, 2, ((3, 1.0), (4, 1.0))), ("b", 0, None, None)]
     end_state_server(spark)
     source.add([("a", 1), ("a", 7), ("b", 2)])
     (second,) = run(ours(*built), tmp_path / "checkpoint").batches.values()
-    assert rows_of(second) == [("a", 5, 2), ("b", 1, 2)]
+    assert rows_of(second) == [("a", 5, 2, ((3, 2.0), (7, 1.0))), ("b", 1, 2, None)]
     source.add([("a", 1)])
     with pytest.raises(Exception, match="approx_count_distinct"):
         run(ours(F.approx_count_distinct("v", 0.1)), tmp_path / "checkpoint")

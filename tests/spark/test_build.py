@@ -97,7 +97,7 @@ REFUSED = {
     "distinct count": lambda: F.countDistinct("s"),
     "distinct sum": lambda: F.sum_distinct("qty"),
     "a window": lambda: F.sum("qty").over(Window.partitionBy("k")),
-    "another function": lambda: F.histogram_numeric("qty", F.lit(5)),
+    "another function": lambda: F.hll_sketch_agg("qty"),
     "no aggregate": lambda: F.col("price"),
     "a constant": lambda: F.lit(1),
     "a called function": lambda: F.call_function("sum", F.col("qty")),

@@ -203,7 +203,7 @@ def test_sparks_own_state_of_lists_and_counts_goes_on(feed: Any, tmp_path: pathl
     aggregates = [f(f"c{i}") for i in range(len(types)) for f in (F.collect_list, F.collect_set)]
     aggregates += [F.approx_count_distinct(f"c{i}", rsd) for i in range(len(types)) for rsd in (0.05, 0.3)]
     aggregates += [F.listagg(f"c{types.index('string')}"), F.sum("c3").alias("s"), F.median("c3"), F.median("c4")]
-    aggregates += [F.median(f"c{types.index('decimal(20,5)')}")]
+    aggregates += [F.median(f"c{types.index('decimal(20,5)')}"), F.histogram_numeric("c3", F.lit(3))]
     moved(feed, tmp_path, schema, [batch for batches in drawn(7, types) for batch in batches], aggregates)
 
 

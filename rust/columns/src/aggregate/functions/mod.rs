@@ -24,6 +24,8 @@ mod edge;
 mod elements;
 mod extreme;
 mod form;
+mod histogram;
+mod histogram_numeric;
 mod hyperloglog;
 mod interval;
 mod listagg;
@@ -175,6 +177,10 @@ functions! {
     //     from 0 to 1.
     // fc.approx_percentile("price", "half") is percentile_approx
     percentile_approx | approx_percentile(Measured, Percentages ..Integer) -> "that of the argument, or an array of it for an array of percentages" = percentile_approx::percentile_approx;
+    /// The values that are not null as the centers `x` and the heights `y` of so many bins, at least 2, in ascending
+    /// order; null if there are none.
+    // fc.histogram_numeric("price", "bins"): A histogram of `col` in at most `nb` bins; `nb` is a constant, from 2 on.
+    histogram_numeric(Measured, Integer) -> "array of struct of x, that of the argument, and y, double" = histogram_numeric::histogram_numeric;
     /// Sample covariance of the rows in which neither value is null, with n - 1; null for one such row or none.
     // fc.covar_samp("price", "quantity")
     covar_samp(Double, Double) -> "double" = covariance::covar_samp;

@@ -204,7 +204,7 @@ fn settle(slots: &Slots, row: &mut RowMut<'_>) -> Result<Summary> {
 }
 
 /// The values of a column as doubles: of dates and times their days and microseconds.
-fn numbers(column: &ArrayRef) -> Result<Vec<f64>> {
+pub(super) fn numbers(column: &ArrayRef) -> Result<Vec<f64>> {
     Ok(match Prim::of(column.data_type()) {
         Some(Prim::I32) => i32::values(column)?.iter().map(|value| f64::from(*value)).collect(),
         _ => doubles(column)?.to_vec(),
@@ -213,7 +213,7 @@ fn numbers(column: &ArrayRef) -> Result<Vec<f64>> {
 
 /// Doubles as a column with the machine type of `value`.
 #[expect(clippy::cast_possible_truncation, reason = "they were values of the type")]
-fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>) -> ArrayRef {
+pub(super) fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>) -> ArrayRef {
     fn of<N: Native>(values: &[f64], cast: impl Fn(f64) -> N, nulls: Option<NullBuffer>) -> ArrayRef {
         N::array(values.iter().map(|value| cast(*value)).collect(), nulls)
     }
