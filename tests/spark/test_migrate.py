@@ -82,7 +82,7 @@ def test_processors(
 def test_nothing_to_import(feed: Any, spark: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = feed("k int", [(1,)])
     joined = source.stream().join(source.stream().withColumnRenamed("k", "other"), F.expr("k = other"))
-    finish(start(joined, tmp_path / "joined", {}))
+    finish(start(joined, tmp_path / "joined", {}, "append"))
     assert cli.main(["migrate", str(tmp_path / "joined")]) == cli.FOUND
     assert "cannot be imported" in capsys.readouterr().out
     finish(start(grouped(source.stream(), "k", state=str(tmp_path / "state")).count(), tmp_path / "ours", {}))
