@@ -10,6 +10,7 @@ import datetime as dt
 import pathlib
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from decimal import Decimal as D
 from typing import Any
 
@@ -124,6 +125,17 @@ def test_histograms_of_every_type(feed: Any, tmp_path: pathlib.Path) -> None:
     assert grouped(stream, "k", state=str(tmp_path / "s")).agg(*aggregates).schema == (
         stream.groupBy("k").agg(*aggregates).schema
     )
+
+
+def test_centers_of_decimals_are_rounded_twice(feed: Any, tmp_path: pathlib.Path) -> None:
+    """The mean 1.00495… has four digits of the type, 1.005, and then two decimals."""
+    rows = [("a", Decimal(text)) for text, times in (("1.00", 51), ("1.01", 50), ("9.00", 1)) for _ in range(times)]
+    aggregates = [F.histogram_numeric("d", F.lit(2)).alias("h")]
+    ours, sparks = both(
+        feed, tmp_path, "k string, d decimal(4,2)", [[rows]], lambda df, group: group(df, "k").agg(*aggregates)
+    )
+    assert ours == sparks
+    assert "1.01" in repr(ours)
 
 
 def texts_of(df: Any, *keys: str) -> Any:

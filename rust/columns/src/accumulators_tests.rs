@@ -34,7 +34,8 @@ fn fields() -> Fields {
 fn every_call() -> Vec<NamedCall> {
     let mut calls =
         vec![call("count", &[]), call("sum", &["decimal"]), call("avg", &["decimal"]), call("max", &["text"])];
-    for function in AggregateFunction::ALL {
+    // The number of bins of a histogram is a constant, and no column here is one.
+    for function in AggregateFunction::ALL.iter().filter(|function| function.name != "histogram_numeric") {
         let arguments = function.arguments.len().max(1);
         let candidates = ["long", "truth", "double", "text"].map(|name| call(function.name, &vec![name; arguments]));
         let fits = |call: &NamedCall| Accumulators::new(&fields(), std::slice::from_ref(call), true).is_ok();

@@ -166,7 +166,8 @@ mod tests {
             for found in [&joined, &of(most, &all)] {
                 prop_assert!(found.bins.len() <= most);
                 prop_assert_eq!(found.bins.iter().map(|bin| bin.height).sum::<f64>(), all.len() as f64);
-                prop_assert!(found.bins.is_sorted_by(|a, b| a.center <= b.center));
+                // The mean of equal centers may be a last bit away from them.
+                prop_assert!(found.bins.is_sorted_by(|a, b| a.center <= b.center + 1e-9));
                 let sum: f64 = found.bins.iter().map(|bin| bin.center * bin.height).sum();
                 prop_assert!((sum - all.iter().sum::<f64>()).abs() < 1e-6);
             }

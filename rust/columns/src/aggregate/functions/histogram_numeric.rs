@@ -191,7 +191,9 @@ impl Accumulator for Bins {
         }
         let (centers, heights): (Vec<f64>, Vec<f64>) = bins.into_iter().unzip();
         let center = fields[0].data_type();
-        let columns = vec![column(&typed(&centers, center, None), center)?, f64::array(heights, None)];
+        // Spark rounds to the digits of a decimal before it rounds to its scale.
+        let digits = if let DataType::Decimal128(digits, _) = center { Some(*digits) } else { None };
+        let columns = vec![column(&typed(&centers, center, None, digits), center)?, f64::array(heights, None)];
         let bins: ArrayRef = Arc::new(StructArray::try_new(fields.clone(), columns, None)?);
         let nulls = NullBuffer::from(lengths.iter().map(|length| *length > 0).collect::<Vec<_>>());
         let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);

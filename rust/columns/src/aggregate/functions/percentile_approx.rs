@@ -184,9 +184,9 @@ impl Accumulator for Approximate {
         }
         let nulls = NullBuffer::from(valid);
         let DataType::List(element) = declared else {
-            return Ok(typed(&values, &self.value, Some(nulls)));
+            return Ok(typed(&values, &self.value, Some(nulls), None));
         };
-        let values = typed(&values, &self.value, None);
+        let values = typed(&values, &self.value, None, None);
         let values = column(&values, element.data_type())?;
         Ok(Arc::new(ListArray::try_new(Arc::clone(element), OffsetBuffer::from_lengths(lengths), values, Some(nulls))?))
     }
@@ -211,9 +211,9 @@ pub(super) fn numbers(column: &ArrayRef) -> Result<Vec<f64>> {
     })
 }
 
-/// Doubles as a column with the machine type of `value`.
+/// Doubles as a column with the machine type of `value`. For decimals they are rounded to `digits` before the scale.
 #[expect(clippy::cast_possible_truncation, reason = "they were values of the type")]
-pub(super) fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>) -> ArrayRef {
+pub(super) fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>, digits: Option<u8>) -> ArrayRef {
     fn of<N: Native>(values: &[f64], cast: impl Fn(f64) -> N, nulls: Option<NullBuffer>) -> ArrayRef {
         N::array(values.iter().map(|value| cast(*value)).collect(), nulls)
     }
@@ -224,7 +224,7 @@ pub(super) fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>)
         Some(Prim::I64) => of(values, |value| value as i64, nulls),
         Some(Prim::F32) => of(values, |value| value as f32, nulls),
         Some(Prim::I128) => {
-            let decimals: Vec<Option<i128>> = values.iter().map(|number| decimal(*number, value)).collect();
+            let decimals: Vec<Option<i128>> = values.iter().map(|number| decimal(*number, value, digits)).collect();
             let there = NullBuffer::from(decimals.iter().map(Option::is_some).collect::<Vec<_>>());
             let nulls = NullBuffer::union(nulls.as_ref(), Some(&there)).filter(|nulls| nulls.null_count() > 0);
             i128::array(decimals.into_iter().map(Option::unwrap_or_default).collect(), nulls)
@@ -233,24 +233,33 @@ pub(super) fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>)
     }
 }
 
-/// The digits of a double as a decimal of a type, rounded half up; none if it has too many.
-fn decimal(number: f64, data_type: &DataType) -> Option<i128> {
+/// The digits of a double as a decimal of a type, rounded half up, and before to `most` digits; none if it has too many.
+fn decimal(number: f64, data_type: &DataType, most: Option<u8>) -> Option<i128> {
     let DataType::Decimal128(precision, scale) = data_type else {
         return None;
     };
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e')?;
     let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let digits: i128 = format!("{whole}{decimals}").parse().ok()?;
-    let shift = i32::from(*scale) + exponent.parse::<i32>().ok()? - i32::try_from(decimals.len()).ok()?;
+    let mut digits: i128 = format!("{whole}{decimals}").parse().ok()?;
+    let mut shift = i32::from(*scale) + exponent.parse::<i32>().ok()? - i32::try_from(decimals.len()).ok()?;
+    let count = digits.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1);
+    let surplus = most.map_or(0, |most| count.saturating_sub(u32::from(most)));
+    digits = half_up(digits, 10i128.checked_pow(surplus)?);
+    shift += surplus.cast_signed();
     let unit = 10i128.checked_pow(shift.unsigned_abs());
     let found = match unit {
         Some(unit) if shift >= 0 => digits.checked_mul(unit)?,
-        Some(unit) => digits / unit + digits.signum() * i128::from((digits % unit).abs() >= unit - unit / 2),
+        Some(unit) => half_up(digits, unit),
         None if shift < 0 => 0,
         None => return None,
     };
     (found.unsigned_abs() < 10u128.pow(u32::from(*precision))).then_some(found)
+}
+
+/// A number in units, rounded.
+fn half_up(digits: i128, unit: i128) -> i128 {
+    digits / unit + digits.signum() * i128::from((digits % unit).abs() >= unit - unit / 2)
 }
 
 #[cfg(test)]
