@@ -127,6 +127,22 @@ def test_histograms_of_every_type(feed: Any, tmp_path: pathlib.Path) -> None:
     )
 
 
+@needs("types")
+def test_times_of_day_are_measured(feed: Any, tmp_path: pathlib.Path, conf: Any) -> None:
+    conf("spark.sql.timeType.enabled", "true")
+
+    def plan(df: Any, group: Callable[..., Any]) -> Any:
+        times = df.select("k", F.expr("make_time(v, 30, v * 0.5)").alias("t"))
+        return group(times, "k").agg(
+            F.percentile_approx("t", [0.1, 0.5]).alias("p"), F.histogram_numeric("t", F.lit(2)).alias("h")
+        )
+
+    rows = [[("a", 1), ("a", 23), ("b", 7), ("a", None)], [("a", 12), ("b", 8)]]
+    ours, sparks = both(feed, tmp_path, "k string, v int", [rows, [[("b", 20)]]], plan)
+    assert ours == sparks
+    assert len(ours) == 3
+
+
 def test_centers_of_decimals_are_rounded_twice(feed: Any, tmp_path: pathlib.Path) -> None:
     """The mean 1.00495… has four digits of the type, 1.005, and then two decimals."""
     rows = [("a", Decimal(text)) for text, times in (("1.00", 51), ("1.01", 50), ("9.00", 1)) for _ in range(times)]

@@ -10,12 +10,14 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from fastchangelog.spark import versions
 from fastchangelog.spark.types.walk import nullable
 
 __all__ = ["as_spark_reads_it", "result_type"]
 
 _INTERVALS = (T.DayTimeIntervalType, T.YearMonthIntervalType)
-_MEASURED = (T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType, *_INTERVALS)
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType, *((T.TimeType,) if versions.HAS_TIME_TYPE else ()))
+_MEASURED = (T.NumericType, *_TIMES, *_INTERVALS)
 
 
 def as_spark_reads_it(kind: str, arg: Column, dtype: T.DataType) -> tuple[Column, T.DataType]:
