@@ -10,7 +10,6 @@ import datetime as dt
 import pathlib
 import random
 from collections.abc import Callable
-from decimal import Decimal
 from decimal import Decimal as D
 from typing import Any
 
@@ -145,7 +144,7 @@ def test_times_of_day_are_measured(feed: Any, tmp_path: pathlib.Path, conf: Any)
 
 def test_centers_of_decimals_are_rounded_twice(feed: Any, tmp_path: pathlib.Path) -> None:
     """The mean 1.00495… has four digits of the type, 1.005, and then two decimals."""
-    rows = [("a", Decimal(text)) for text, times in (("1.00", 51), ("1.01", 50), ("9.00", 1)) for _ in range(times)]
+    rows = [("a", D(text)) for text, times in (("1.00", 51), ("1.01", 50), ("9.00", 1)) for _ in range(times)]
     aggregates = [F.histogram_numeric("d", F.lit(2)).alias("h")]
     ours, sparks = both(
         feed, tmp_path, "k string, d decimal(4,2)", [[rows]], lambda df, group: group(df, "k").agg(*aggregates)
@@ -188,20 +187,16 @@ def test_histograms_take_sparks_steps(feed: Any, tmp_path: pathlib.Path, nb: int
     assert len(ours) == 5
 
 
-def test_histograms_with_centers_of_doubles(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    setting = "spark.sql.legacy.histogramNumericPropagateInputType"
-    spark.conf.set(setting, "false")
-    try:
-        runs = [[[("a", D("1.25"), 3), ("a", D("2.5"), 4), ("a", D("9"), 4), ("b", None, 1)]]]
+def test_histograms_with_centers_of_doubles(feed: Any, tmp_path: pathlib.Path, conf: Any) -> None:
+    conf("spark.sql.legacy.histogramNumericPropagateInputType", "false")
+    runs = [[[("a", D("1.25"), 3), ("a", D("2.5"), 4), ("a", D("9"), 4), ("b", None, 1)]]]
 
-        def plan(df: Any, group: Callable[..., Any]) -> Any:
-            return group(df, "k").agg(F.histogram_numeric("p", F.lit(2)), F.histogram_numeric("i", F.lit(2)))
+    def plan(df: Any, group: Callable[..., Any]) -> Any:
+        return group(df, "k").agg(F.histogram_numeric("p", F.lit(2)), F.histogram_numeric("i", F.lit(2)))
 
-        ours, sparks = both(feed, tmp_path, "k string, p decimal(9,2), i int", runs, plan)
-        assert ours == sparks
-        assert ours[0][1] == ("b", None, ((1.0, 1.0),))
-    finally:
-        spark.conf.unset(setting)
+    ours, sparks = both(feed, tmp_path, "k string, p decimal(9,2), i int", runs, plan)
+    assert ours == sparks
+    assert ours[0][1] == ("b", None, ((1.0, 1.0),))
 
 
 def test_windows_and_conditions(feed: Any, tmp_path: pathlib.Path) -> None:
