@@ -13,6 +13,7 @@ import pyarrow as pa
 from typing_extensions import Self, disjoint_base
 
 __all__ = [
+    "DEVIATIONS",
     "PROTOCOL_VERSION",
     "Accumulators",
     "AggregatingState",
@@ -80,6 +81,9 @@ __all__ = [
 
 __version__: str
 """The package's version."""
+
+DEVIATIONS: tuple[float, float]
+"""The least and the greatest relative deviation of `approx_count_distinct` for which the core has registers."""
 
 PROTOCOL_VERSION: int
 """Version of the protocol between workers and the state server."""

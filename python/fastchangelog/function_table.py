@@ -56,5 +56,5 @@ FUNCTIONS: dict[str, Function] = {name: row for row in _ALL for name in (row.nam
 NAMES: str = ", ".join(row.name for row in _ALL)
 """All names, for errors."""
 
-DEVIATIONS: tuple[float, float] = (0.0022, 0.39)
+DEVIATIONS: tuple[float, float] = _internal.DEVIATIONS
 """The least and the greatest relative deviation for which the core has registers."""

@@ -36,6 +36,7 @@ fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fastchangelog_store::forked::notice_forks();
     ending::notice_end(module.py())?;
     module.add("__version__", fastchangelog_server::VERSION)?;
+    module.add("DEVIATIONS", fastchangelog_columns::aggregate::DEVIATIONS)?;
     module.add("PROTOCOL_VERSION", fastchangelog_server::protocol::PROTOCOL_VERSION)?;
     module.add_class::<changelog::ChangelogStorage>()?;
     module.add_class::<changelog::ChangelogWriter>()?;

@@ -35,7 +35,7 @@ mod spec;
 mod type_texts;
 mod windows;
 
-pub use functions::{AggregateFunction, Argument};
+pub use functions::{AggregateFunction, Argument, DEVIATIONS};
 pub use lifetime::{Clock, Lifetime};
 pub use named::NamedCall;
 pub(crate) use named::column;

@@ -19,6 +19,8 @@ use std::collections::HashMap;
 
 /// Spark's default.
 const DEVIATION: f64 = 0.05;
+/// The least and the greatest relative deviation for which there are registers.
+pub const DEVIATIONS: (f64, f64) = (0.0022, 0.39);
 
 pub(super) fn approx_count_distinct(call: &Call<'_>) -> Option<Bound> {
     let known = call.types.len() < 3 && has_hash(call.types[0]);
@@ -33,10 +35,13 @@ struct Distinct;
 /// The precision with which estimates deviate by no more than `deviation`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few bits; other numbers are refused")]
 fn precision(deviation: f64, identity: &str) -> Result<u8> {
+    let (least, greatest) = DEVIATIONS;
     let bits = (2.0 * (1.106 / deviation).ln() / 2f64.ln()).ceil();
     let found = PRECISIONS.contains(&(bits as u8)).then_some(bits as u8);
     found.ok_or_else(|| {
-        Error::invalid(format!("{identity}: the relative deviation is {deviation}; it must be from 0.0022 to 0.39"))
+        Error::invalid(format!(
+            "{identity}: the relative deviation is {deviation}; it must be from {least} to {greatest}"
+        ))
     })
 }
 

@@ -41,6 +41,7 @@ mod spark_hash;
 mod sum;
 
 use super::accumulator::{Bound, Call};
+pub use approx_count_distinct::DEVIATIONS;
 pub use argument::Argument;
 
 /// An aggregate function, as its row in the table says.
