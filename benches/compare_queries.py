@@ -9,6 +9,8 @@ Owns: how each variant is built, and the settings it runs with. Does not own: ru
     tws-row         transformWithState, row by row in Python
     tws-states      the same with three states
     ours-states     the same processor with three states through grouped()
+    native-distinct dropDuplicates() by the key
+    ours-distinct   drop_duplicates() by the key
     floor           mapInArrow after the same shuffle, rows handed back as they are: no state at all
     unanchored      split, shuffle, and the same session calls in a plain mapInArrow: ours without Spark's operator
 """
@@ -36,7 +38,9 @@ _ROCKSDB = {
 }
 _HDFS = {_STORE + "providerClass": _PACKAGE + "HDFSBackedStateStoreProvider"}
 
-VARIANTS = ("ours", "ours-sync", "native", "native-hdfs", "tws-row", "tws-states", "ours-states", "floor", "unanchored")
+_AGGREGATIONS = ("ours", "ours-sync", "native", "native-hdfs")
+_OTHERS = ("tws-row", "tws-states", "ours-states", "native-distinct", "ours-distinct", "floor", "unanchored")
+VARIANTS = (*_AGGREGATIONS, *_OTHERS)
 
 
 def settings(variant: str) -> dict[str, str]:
@@ -69,14 +73,18 @@ def build(
     """The query of a variant over `key`, `tsl` (the time as a number) and `amount`."""
     aggs = [F.count(F.lit(1)).alias("cnt"), F.sum("amount").alias("sum"), F.max("tsl").alias("last")]
     if variant.startswith("ours"):
-        from fastchangelog.spark import grouped
+        from fastchangelog.spark import drop_duplicates, grouped
 
         sync = "true" if variant == "ours-sync" else "false"
         every = {"file_sync": sync, **(options or {})}
+        if variant == "ours-distinct":
+            return drop_duplicates(frame, ["key"], state=str(state), options=every, storage_options=storage)
         group = grouped(frame, "key", state=str(state), options=every, storage_options=storage)
         return PROCESSORS["states"](group) if variant == "ours-states" else group.agg(*aggs)
     if variant in ("native", "native-hdfs"):
         return frame.groupBy("key").agg(*aggs)
+    if variant == "native-distinct":
+        return frame.dropDuplicates(["key"])
     if variant == "tws-row":
         result = "key string, cnt bigint, sum double, last bigint"
         return frame.groupBy("key").transformWithState(_rows_processor(), result, "Update", "None")

@@ -1,6 +1,6 @@
 """How long a stopped query takes until its first batch is done: an eager and a lazy restore, and Spark's own operator.
 
-    restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants eager lazy native states tws-states]
+    restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants VARIANT …]
                        [--latency-ms N] [--limit SECONDS] [--out FILE]
 
 Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it. It is
@@ -41,8 +41,16 @@ from fastchangelog.demo import processes
 SEED_ROWS = 1_000_000
 #: Batches between the filling and the stop: a snapshot is of what the next batch hands back, and named after that.
 AFTER_SEED = 4
-#: variant -> the query that is filled for it (compare_queries); `states` and `tws-states` are a processor.
-KINDS = {"eager": "ours", "lazy": "ours", "native": "native", "states": "ours-states", "tws-states": "tws-states"}
+#: variant -> the query that is filled for it (compare_queries).
+KINDS = {
+    "eager": "ours",
+    "lazy": "ours",
+    "native": "native",
+    "states": "ours-states",
+    "tws-states": "tws-states",
+    "distinct": "ours-distinct",
+    "native-distinct": "native-distinct",
+}
 OURS = tuple(variant for variant, kind in KINDS.items() if kind.startswith("ours"))
 #: Materialize at once: what is measured is a snapshot with a little log, not how long a log grew.
 FILLING = {"materialization_log_bytes": "1MiB", "memory_budget": "2GiB"}
