@@ -126,7 +126,7 @@ def test_histograms_of_every_type(feed: Any, tmp_path: pathlib.Path) -> None:
     )
 
 
-@needs("types")
+@needs("percentiles of times")
 def test_times_of_day_are_measured(feed: Any, tmp_path: pathlib.Path, conf: Any) -> None:
     conf("spark.sql.timeType.enabled", "true")
 

@@ -27,6 +27,7 @@ __all__ = [
     "NULLS_IN_LISTS",
     "NULL_PERCENTILES",
     "PERCENTILES",
+    "PERCENTILES_OF_TIMES",
     "PLAIN_KEYS",
     "PYSPARK",
     "READS_FORMAT_1_OVER_CONNECT",
@@ -109,6 +110,8 @@ EQUAL_ZEROS = Since(4, 2)
 SETS_OF_FLOATS = Since(4, 2)
 #: `percentile` interpolates with one product, which rounds once.
 PERCENTILES = Since(4, 3)
+#: `percentile_approx` and `histogram_numeric` take times of day.
+PERCENTILES_OF_TIMES = Since(4, 3)
 _PANDAS_3 = Since(4, 4)
 
 #: This PySpark's binaries are `bytes`; before they are `bytearray`s.

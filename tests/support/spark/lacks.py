@@ -104,6 +104,12 @@ LACKS = {
         "Spark 4.0 has no such types",
         "a number, a binary",
     ),
+    "percentiles of times": Lack(
+        "`percentile_approx` and `histogram_numeric` of TIME",
+        versions.PERCENTILES_OF_TIMES,
+        "Spark 4.2 takes only numbers, dates, timestamps and intervals there",
+        "seconds of the day, as a number",
+    ),
     "statistics": Lack(
         "Spark's answers as ours for `corr` of equal values, and variances of one value whose square overflows",
         versions.STATISTICS_OF_EQUAL_VALUES,
