@@ -128,9 +128,9 @@ class Model:
         """So many random rows of so many keys and null."""
         return [self._row(self._key(keys)) for _ in range(count)]
 
-    def touches(self) -> list[Row]:
-        """One row for every key that there is."""
-        return [self._row(key) for key in sorted(self._groups, key=repr)]
+    def touches(self) -> list[list[Row]]:
+        """A batch with one row for every key that there is."""
+        return [[self._row(key) for key in sorted(self._groups, key=repr)]]
 
     def _key(self, keys: int) -> str | None:
         number = self._random.randrange(-1, keys)

@@ -35,13 +35,20 @@ class Operators:
 
     state: str
     options: dict[str, str]
+    #: The savepoints that new states begin with, by their names.
+    savepoints: dict[str, str]
 
-    def __call__(self, df: DataFrame, *keys: Any, **more: Any) -> Any:
-        return grouped(df, *(keys or ("k",)), state=self.state, options=self.options, **more)
+    def __call__(self, df: DataFrame, *keys: Any, name: str = "default", **more: Any) -> Any:
+        return grouped(df, *(keys or ("k",)), name=name, **self._of(name), **more)
 
-    def distinct(self, df: DataFrame, cols: list[str]) -> DataFrame:
+    def distinct(self, df: DataFrame, cols: list[str], name: str) -> DataFrame:
         """Distinct rows, forgotten by the watermark."""
-        return drop_duplicates_within_watermark(df, cols, state=self.state, options=self.options, name="distinct")
+        return drop_duplicates_within_watermark(df, cols, name=name, **self._of(name))
+
+    def _of(self, name: str) -> dict[str, Any]:
+        """Where the state of this name is, and its options."""
+        start = {"start_from": self.savepoints[name]} if name in self.savepoints else {}
+        return {"state": self.state, "options": {**self.options, **start}}
 
 
 def main(plan: dict[str, Any]) -> None:
@@ -67,7 +74,7 @@ def main(plan: dict[str, Any]) -> None:
     folder = Path(plan["folder"])
     reader = spark.readStream.schema(from_arrow_schema(kind.schema)).option("maxFilesPerTrigger", 1)
     stream = reader.parquet(str(folder / "in"))
-    result = kind.build(stream, Operators(str(folder / "state"), plan["options"]))
+    result = kind.build(stream, Operators(str(folder / "state"), plan["options"], plan["savepoints"]))
 
     def write(batch: DataFrame, number: int) -> None:
         _internal.failpoint("sink.before")

@@ -37,6 +37,8 @@ class Kind:
     #: Settings of Spark that it needs.
     conf: dict[str, str] = dataclasses.field(default_factory=dict)
     output_mode: str = "update"
+    #: Names of its states, one for each stateful operator.
+    states: tuple[str, ...] = ("default",)
 
 
 def column(name: str, call: str) -> Column:
@@ -77,5 +79,5 @@ BATCHES_OF_FILES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 AGGREGATES = Kind("aggregates", aggregates.SCHEMA, Model, all_aggregates)
 PROCESSOR = Kind("processor", SCHEMA, LedgerModel, ledger, BATCHES_OF_FILES)
 CLOCKED = Kind("clocked", clock.SCHEMA, ClockModel, clocked, BATCHES_OF_FILES)
-WINDOWS = Kind("windows", windows.SCHEMA, WindowModel, windowed, BATCHES_OF_FILES, "append")
+WINDOWS = Kind("windows", windows.SCHEMA, WindowModel, windowed, BATCHES_OF_FILES, "append", (windows.CLOSING, windows.DISTINCT))
 KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR, CLOCKED, WINDOWS)}

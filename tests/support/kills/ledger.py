@@ -118,9 +118,9 @@ class LedgerModel:
             rows.append((rng.choice(names), rng.randint(-99, 99), None if rng.random() < 0.05 else _NOON + after))
         return rows
 
-    def touches(self) -> list[Row]:
-        """One row for every key that there is."""
-        return [(key, self._random.randint(-99, 99), None) for key in sorted(self._states.keys, key=repr)]
+    def touches(self) -> list[list[Row]]:
+        """A batch with one row for every key that there is."""
+        return [[(key, self._random.randint(-99, 99), None) for key in sorted(self._states.keys, key=repr)]]
 
     def apply(self, rows: list[Row]) -> list[list[Any]]:
         """Adds a batch; what must come out of it."""

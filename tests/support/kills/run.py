@@ -69,6 +69,7 @@ class KillRun:
             "master": master,
             "partitions": partitions,
             "options": {"file_sync": "false", **(options or {})},
+            "savepoints": {},
             "conf": {**quick_spark.job_settings(), **kind.conf, **(conf or {})},
         }
 
@@ -124,14 +125,14 @@ class KillRun:
         if self._child is not None:
             self._child.wait()
 
-    def move(self, savepoint: str, partitions: int) -> None:
-        """From now on it is a new query, which begins with a savepoint: batches count from 0, and nothing of the old
-        query is there any more."""
+    def move(self, savepoints: dict[str, str], partitions: int) -> None:
+        """From now on it is a new query, which begins with a savepoint of each state: batches count from 0, and nothing
+        of the old query is there any more."""
         for name in ("in", "out", "checkpoint", "state"):
             shutil.rmtree(self.folder / name)
         for name in ("in", "out"):
             (self.folder / name).mkdir()
-        self._plan.update(partitions=partitions, options={**self._plan["options"], "start_from": savepoint})
+        self._plan.update(partitions=partitions, savepoints=savepoints)
         self.answers.begin_again()
 
     def living(self, *roles: str) -> list[Process]:

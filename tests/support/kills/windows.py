@@ -21,6 +21,9 @@ _EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 #: Seconds of event time from batch to batch.
 _STEP = 5
 
+#: Names of the states.
+CLOSING, DISTINCT = "default", "distinct"
+
 Row = tuple[Any, ...]
 """Key, time, value."""
 
@@ -28,7 +31,7 @@ Row = tuple[Any, ...]
 def windowed(stream: DataFrame, operators: Any) -> DataFrame:
     """Counts and sums of distinct keys and values by sliding windows."""
     marked = stream.withWatermark("ts", f"{_DELAY} seconds")
-    once = operators.distinct(marked, ["k", "v"])
+    once = operators.distinct(marked, ["k", "v"], DISTINCT)
     window = F.window("ts", f"{_SIZE} seconds", f"{_SLIDE} seconds")
     closed = operators(once, window, "k", output_mode="append").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
     return closed.select(F.unix_seconds("window.end").alias("end"), "k", "n", "total")  # type: ignore[no-any-return]
@@ -40,6 +43,8 @@ class WindowModel:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._batch = 0
+        #: Batches that have other keys than those before them.
+        self._others = 0
         #: Of the batch before, of this batch, and of the next one.
         self._marks = (0.0, 0.0, 0.0)
         self._expiries: dict[tuple[Any, int], float] = {}
@@ -48,12 +53,29 @@ class WindowModel:
     def batch(self, keys: int, count: int) -> list[Row]:
         """So many random rows of so many keys and null."""
         self._batch += 1
-        return [self._row(self._random.randrange(-1, keys)) for _ in range(count)]
+        name = f"other-{self._batch}" if self._others else "key"
+        self._others = max(0, self._others - 1)
+        numbers = (self._random.randrange(-1, keys) for _ in range(count))
+        return [self._row(f"{name}-{number}" if number >= 0 or name != "key" else None) for number in numbers]
 
-    def _row(self, number: int) -> Row:
+    def _row(self, key: str | None) -> Row:
         seconds = self._batch * _STEP + self._random.uniform(-3 * _DELAY, _STEP)
-        key = None if number < 0 else f"key-{number}"
         return key, _EPOCH + dt.timedelta(seconds=round(seconds, 3)), self._random.randrange(9)
+
+    def touches(self) -> list[list[Row]]:
+        """Two batches that close every window: the watermark of the second is that of the first one's row."""
+        ends = [end for end, _ in self._windows]
+        last = _EPOCH + dt.timedelta(seconds=self._batch * _STEP)
+        last = max([last, *(dt.datetime.fromtimestamp(end, dt.timezone.utc) for end in ends)])
+        return [[("touch", last + dt.timedelta(seconds=s * _DELAY), 0)] for s in (2, 3)]
+
+    def moved(self) -> None:
+        """A new query goes on from here; it has seen no times.
+
+        Its first two batches find rows that have expired and wait for their removal, so these batches have other keys.
+        """
+        self._marks = (0.0, 0.0, 0.0)
+        self._others = 2
 
     def apply(self, rows: list[Row]) -> list[list[Any]]:
         """Adds a batch; the windows that it closes."""
@@ -84,5 +106,6 @@ class WindowModel:
             end -= _SLIDE
 
     def snapshot(self) -> dict[Any, Any]:
-        """The windows that are open."""
-        return {window: tuple(group) for window, group in self._windows.items()}
+        """The windows that are open, and when distinct rows expire."""
+        windows = {(CLOSING, *window): tuple(group) for window, group in self._windows.items()}
+        return windows | {(DISTINCT, *row): expiry for row, expiry in self._expiries.items()}

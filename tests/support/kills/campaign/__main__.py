@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from support.kills.campaign.plan import TASK_POINTS
+
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -48,9 +50,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, metavar="M", help="begin nothing new after so many minutes")
     parser.add_argument(
         "--queries",
-        choices=("both", "aggregates", "processor"),
-        default="both",
-        help="what the rounds run; both: in turns (%(default)s)",
+        choices=("all", *TASK_POINTS),
+        default="all",
+        help="what the rounds run; all: in turns (%(default)s)",
     )
     parser.add_argument("--only", **whole, help="only this round of the plan")
     parser.add_argument("--master", default="local-cluster[2,1,1024]", help="the job's master (%(default)s)")
@@ -115,7 +117,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _rounds(asked: argparse.Namespace, folder: Path, outside: Any, tally: Any, began: float) -> None:
     """Rounds until it is enough."""
-    from support.kills.campaign.entries import ENTRIES
     from support.kills.campaign.plan import plan_round
     from support.kills.campaign.round import Conductor
     from support.kills.campaign.run import CampaignRun
@@ -127,7 +128,7 @@ def _rounds(asked: argparse.Namespace, folder: Path, outside: Any, tally: Any, b
             return False
         return bool(tally.total >= asked.kills and tally.jvms >= asked.jvms)
 
-    queries = tuple(ENTRIES) if asked.queries == "both" else (asked.queries,)
+    queries = tuple(TASK_POINTS) if asked.queries == "all" else (asked.queries,)
     cluster = asked.master.startswith("local-cluster")
     jvms = round(asked.strikes * asked.jvms / asked.kills) or (1 if asked.jvms else 0)
     number = 0 if asked.only is None else asked.only

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastchangelog import _internal
+from fastchangelog.layout import OWN_PREFIX
 
 #: Names of our own temporary files and folders.
 _OURS = ("fastchangelog", "fcl-", ".spill", ".fcl")
@@ -78,11 +79,17 @@ def internal_errors(folder: Path) -> list[str]:
     return found
 
 
-def audit(state: Path, handles: Iterable[str], kept: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """Of a query's folder of objects: what handles name and is not there, and what is there and no handle reaches.
+def audit(states: Iterable[Path], handles: Iterable[str], kept: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Of the folders of a query's states: what handles name and is not there, and what is there and no handle reaches.
 
     `kept` are objects that may be there all the same.
     """
+    there = {
+        str(path.relative_to(state)): path
+        for state in states
+        for path in state.rglob("*")
+        if path.is_file() and not path.relative_to(state).parts[0].startswith(OWN_PREFIX)
+    }
     named: set[str] = set()
     for text in handles:
         handle = json.loads(_internal.handle_json(text))
@@ -92,16 +99,17 @@ def audit(state: Path, handles: Iterable[str], kept: Iterable[str] = ()) -> tupl
         if handle["base"]:
             named.add(handle["base"]["manifest"]["name"])
     for name in sorted(named):
-        named |= _named_by(state, name)
-    there = {str(p.relative_to(state)) for p in state.rglob("*") if p.is_file() and p.parent != state}
-    return sorted(named - there), sorted(there - named - set(kept))
+        named |= _named_by(name, there.get(name))
+    return sorted(named - there.keys()), sorted(there.keys() - named - set(kept))
 
 
-def _named_by(state: Path, name: str) -> set[str]:
-    kind, path = _internal.object_type(name), state / name
-    if kind == "index" and path.exists():
+def _named_by(name: str, path: Path | None) -> set[str]:
+    kind = _internal.object_type(name)
+    if path is None:
+        return set()
+    if kind == "index":
         return {found for _, found in json.loads(_internal.segment_index_json(name, path.read_bytes()))}
-    if kind == "base" and path.exists():
+    if kind == "base":
         return set(json.loads(_internal.manifest_json(name, path.read_bytes()))["objects"])
     return set()
 

@@ -7,7 +7,9 @@ Owns: the kinds of queries that a campaign runs, and how their savepoints are re
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -16,9 +18,14 @@ from fastchangelog.savepoints.export import export_savepoint
 from fastchangelog.savepoints.source import StateSource
 from support.kills.aggregates import AGGREGATES
 from support.kills.ledger import STATES
+from support.kills.windows import DISTINCT
 
 
-def entries_of_aggregates(savepoint: str, source: StateSource) -> Iterator[tuple[Any, Any]]:
+Entries = Iterator[tuple[Any, Any]]
+"""Names and values."""
+
+
+def entries_of_aggregates(_: str, savepoint: str, source: StateSource) -> Entries:
     """Of each key all results."""
     columns = _exported(savepoint, source)
     names = ["key", *(call.replace("ignore nulls", "IGNORE NULLS") for _, call in AGGREGATES)]
@@ -26,7 +33,7 @@ def entries_of_aggregates(savepoint: str, source: StateSource) -> Iterator[tuple
         yield row[0], tuple(_plain(value) for value in row[1:])
 
 
-def entries_of_ledger(savepoint: str, source: StateSource) -> Iterator[tuple[Any, Any]]:
+def entries_of_ledger(_: str, savepoint: str, source: StateSource) -> Entries:
     """Values, lists, entries of maps, and timers."""
     total, recent, slots, timers = (_exported(savepoint, dataclasses.replace(source, name=name)) for name in STATES)
     for key, value in zip(total["key"], total["value"], strict=True):
@@ -42,6 +49,19 @@ def entries_of_ledger(savepoint: str, source: StateSource) -> Iterator[tuple[Any
         yield (STATES[3], key["k"], time), None
 
 
+def entries_of_windows(state: str, savepoint: str, source: StateSource) -> Entries:
+    """Of each window its results, of each distinct row its expiry; some expired ones still wait for their removal."""
+    columns = _exported(savepoint, source)
+    if state == DISTINCT:
+        watermark = _watermark(source)
+        for key, value, expiry in zip(columns["key_1"], columns["key_2"], columns["first(expiry)"], strict=True):
+            if expiry > watermark * 1_000:
+                yield (state, key, value), expiry / 1e6
+        return
+    for end, key, *results in zip(*(columns[name] for name in ("key_1", "key_2", "count(*)", "sum(v)")), strict=True):
+        yield (state, int(end.timestamp()), key), tuple(results)
+
+
 def _exported(savepoint: str, source: StateSource) -> dict[str, list[Any]]:
     """The columns of a savepoint, or of one of its states."""
     file = f"{savepoint}{source.name or ''}.parquet"
@@ -49,13 +69,20 @@ def _exported(savepoint: str, source: StateSource) -> dict[str, list[Any]]:
     return pq.read_table(file).to_pydict()  # type: ignore[no-any-return]
 
 
+def _watermark(source: StateSource) -> int:
+    """The watermark of the source's batch, in milliseconds, as Spark planned it."""
+    planned = Path(source.checkpoint, "offsets", str(source.batch)).read_text().splitlines()[1]
+    return int(json.loads(planned)["batchWatermarkMs"])
+
+
 def _plain(value: Any) -> Any:
     """As the model has it."""
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
 
 
-#: By kind of query. An entry that comes twice is there twice.
-ENTRIES: dict[str, Callable[[str, StateSource], Iterator[tuple[Any, Any]]]] = {
+#: By kind of query: the entries of the state of a name, in its savepoint. An entry that comes twice is there twice.
+ENTRIES: dict[str, Callable[[str, str, StateSource], Entries]] = {
     "aggregates": entries_of_aggregates,
     "processor": entries_of_ledger,
+    "windows": entries_of_windows,
 }

@@ -51,6 +51,7 @@ MOVE_POINTS = [
 TASK_POINTS = {
     "aggregates": [*WORKER_POINTS, *SERVER_POINTS],
     "processor": [*PROCESSOR_POINTS, *SERVER_POINTS],
+    "windows": [*WORKER_POINTS, *SERVER_POINTS],
 }
 
 #: Seconds of grace of sweeps while the job runs, and what its servers count on: longer than an upload, or a task that

@@ -100,7 +100,7 @@ class Conductor:
         elif isinstance(step, Sweep):
             self._later("sweep", self._outside.sweep, self._run.folder, RUNNING_GRACE)
         elif isinstance(step, Savepoint):
-            self._later("savepoint", self._outside.savepoint, *self._savepoint_of(step.form))
+            self._later("savepoint", self._outside.savepoints, *self._savepoints_of(step.form))
         elif isinstance(step, Restart):
             self._stop()
             if step.wipe:
@@ -156,14 +156,14 @@ class Conductor:
         run = self._run
         self._stop()
         try:
-            _, savepoint = self._outside.later(self._outside.savepoint, *self._savepoint_of(step.form)).result()
+            savepoints = self._outside.later(self._outside.savepoints, *self._savepoints_of(step.form)).result()
         except FastChangelogError as error:
             self._count("savepoints refused", 1)
             self._say(f"  savepoint refused: {error}")
             run.start()
             return
         self._count("queries started from savepoints", 1)
-        run.move(savepoint, step.partitions)
+        run.move(savepoints, step.partitions)
         run.arm(step.point)
         run.start()
         run.wait(lambda: run.has_reached(step.point) or run.answers.answered)
@@ -176,8 +176,8 @@ class Conductor:
         run.release(step.point)
         run.settle()
 
-    def _savepoint_of(self, form: str) -> tuple[Any, ...]:
-        """What taking the next savepoint is told."""
+    def _savepoints_of(self, form: str) -> tuple[Any, ...]:
+        """What taking the next savepoints is told."""
         self._savepoints += 1
         return self._run.folder, self._plan.kind, self._savepoints, form, self._run.answers.state_after
 
@@ -249,9 +249,9 @@ class Conductor:
         self._excused.clear()
         run.start()
         run.feeds = False
-        keys = run.feed_touches()
+        rows = run.feed_touches()
         run.wait(lambda: run.answers.answered == run.answers.batches)
-        self._count("keys compared after a restart from the bucket alone", keys)
+        self._count("rows compared after a restart from the bucket alone", rows)
         run.answers.compare_all()
         self._guarded(self._stop, again=True)
         self._expect_nothing(checks.crashes(folder, run.killed), "crashed")
@@ -276,10 +276,10 @@ class Conductor:
             if error is None:
                 self._count(f"{what}s beside the job", 1)
                 if what == "sweep":
-                    report = future.result()
-                    self._count("objects deleted by sweeps", len(report.deleted))
-                    self._count("sweeps that deleted nothing for a doubt", int(report.kept_because is not None))
-                    self._say(f"  swept: {len(report.deleted)} deleted; {report.kept_because or 'no doubt'}")
+                    for report in future.result():
+                        self._count("objects deleted by sweeps", len(report.deleted))
+                        self._count("sweeps that deleted nothing for a doubt", int(report.kept_because is not None))
+                        self._say(f"  swept: {len(report.deleted)} deleted; {report.kept_because or 'no doubt'}")
             elif isinstance(error, Trouble):
                 self._find(error)
             elif isinstance(error, FastChangelogError):

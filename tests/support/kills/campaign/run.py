@@ -59,10 +59,9 @@ class CampaignRun(KillRun):
             self.answers.put(self.answers.model.batch(self.chance.choice(_KEYS), self.chance.choice(_ROWS)))
 
     def feed_touches(self) -> int:
-        """One more batch with a row for every key; how many keys there are."""
-        rows = self.answers.model.touches()
-        self.answers.put(rows)
-        return len(rows)
+        """Batches that bring out the whole state; how many rows they answer."""
+        numbers = [self.answers.put(rows) for rows in self.answers.model.touches()]
+        return sum(len(self.answers.expected[number]) for number in numbers)
 
     def settle(self) -> None:
         """Waits for one more answer."""

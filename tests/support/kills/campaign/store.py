@@ -6,6 +6,7 @@ Owns: the campaign's own Spark session, and a thread of its own beside the strik
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from support.kills.answers import Trouble
 from support.kills.campaign import checks
 from support.kills.campaign.entries import ENTRIES
 from support.kills.campaign.run import RETAINED
+from support.kills.kinds import KINDS
 from support.notes import changed
 
 StateAfter = Callable[[int], dict[Any, Any]]
@@ -65,8 +67,8 @@ class Outside:
         self._pool.shutdown(cancel_futures=True)
         self._spark.stop()
 
-    def sweep(self, folder: Path, grace: float) -> FolderReport:
-        """One sweep of the query's state, as `fastchangelog sweep --delete` does it."""
+    def sweep(self, folder: Path, grace: float) -> list[FolderReport]:
+        """One sweep of the query's states, as `fastchangelog sweep --delete` does it."""
         root = _internal.ObjectFolder(str(folder / "state"), {}, {})
         collector = Collector(
             root,
@@ -76,21 +78,32 @@ class Outside:
             locations=[str(folder / "checkpoint")],
             delete=True,
         )
-        (report,) = collector.run()  # one query, one state
-        if any(lost in (report.kept_because or "") for lost in ("not there", "is missing")):
-            raise Trouble("lost", f"a sweep found: {report.kept_because}")
-        return report
+        reports = list(collector.run())
+        for report in reports:
+            if any(lost in (report.kept_because or "") for lost in ("not there", "is missing")):
+                raise Trouble("lost", f"a sweep found: {report.kept_because}")
+        return reports
 
-    def savepoint(self, folder: Path, kind: str, number: int, form: str, state_after: StateAfter) -> tuple[int, str]:
-        """Takes a savepoint, verifies it, and compares its entries with the model's; its batch, and where it is."""
-        request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
-        to = str(folder / f"savepoint-{number}")
-        batch = int(take_savepoint(request, to, form)["batch"])
-        if damaged := verify_savepoint(to, request)["damaged"]:
-            raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
-        if told := difference(list(ENTRIES[kind](to, request)), state_after(batch)):
-            raise Trouble("wrong", f"the savepoint {to} of batch {batch}: {told}")
-        return batch, to
+    def savepoints(
+        self, folder: Path, kind: str, number: int, form: str, state_after: StateAfter
+    ) -> dict[str, str]:
+        """Takes a savepoint of each state of one batch, verifies them, and compares their entries with the model's;
+        where the savepoint of a name is."""
+        source = _source(folder)
+        taken: dict[str, str] = {}
+        entries: list[tuple[Any, Any]] = []
+        for name in KINDS[kind].states:
+            to = str(folder / f"savepoint-{number}-{name}")
+            source = dataclasses.replace(source, name=name)
+            batch = int(take_savepoint(source, to, form)["batch"])
+            source = dataclasses.replace(source, name=None, batch=batch)
+            if damaged := verify_savepoint(to, source)["damaged"]:
+                raise Trouble("lost", f"the savepoint {to} of batch {batch} is damaged: {damaged[:3]}")
+            taken[name] = to
+            entries += ENTRIES[kind](name, to, source)
+        if told := difference(entries, state_after(batch)):
+            raise Trouble("wrong", f"the savepoints {', '.join(taken.values())} of batch {batch}: {told}")
+        return taken
 
     def at_rest(self, folder: Path) -> tuple[int, int]:
         """Sweeps with no grace until nothing more can go; then the bucket must hold what the retained handles reach,
@@ -98,20 +111,28 @@ class Outside:
         for note in (folder / "state").rglob(FOLDER_META):  # no server runs that counts on anything
             note.write_bytes(changed(note.read_bytes(), sweep_grace_seconds=0))
         self.sweep(folder, 0.0)
-        report = self.sweep(folder, 0.0)
-        if report.kept_because is not None:
-            raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
+        reports = self.sweep(folder, 0.0)
+        for report in reports:
+            if report.kept_because is not None:
+                raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
         roots = query_checkpoints(self._spark).roots(str(folder / "checkpoint"))
-        state = folder / "state" / report.folder
-        lost, leaked = checks.audit(state, roots.handles, [entry.name for entry in report.adoptable])
+        root = folder / "state"
+        kept = [entry.name for report in reports for entry in report.adoptable]
+        lost, leaked = checks.audit([root / report.folder for report in reports], roots.handles, kept)
         if lost:
-            raise Trouble("lost", f"{len(lost)} objects that handles reach are not in {state}: {lost[:5]}")
+            raise Trouble("lost", f"{len(lost)} objects that handles reach are not in {root}: {lost[:5]}")
         if leaked:
-            raise Trouble("leaked", f"{len(leaked)} objects in {state} are reached by no handle: {leaked[:5]}")
-        request = StateSource(str(folder / "checkpoint"), str(folder / "state"))
-        if damaged := verify_checkpoint(request)["damaged"]:
-            raise Trouble("lost", f"objects in {state} are damaged: {damaged[:3]}")
-        return len(report.deleted), len(report.reachable)
+            raise Trouble("leaked", f"{len(leaked)} objects in {root} are reached by no handle: {leaked[:5]}")
+        for report in reports:
+            source = dataclasses.replace(_source(folder), name=Path(report.folder).name)
+            if damaged := verify_checkpoint(source)["damaged"]:
+                raise Trouble("lost", f"objects in {root / report.folder} are damaged: {damaged[:3]}")
+        return sum(len(report.deleted) for report in reports), sum(len(report.reachable) for report in reports)
+
+
+def _source(folder: Path) -> StateSource:
+    """The newest batch of a round's query."""
+    return StateSource(str(folder / "checkpoint"), str(folder / "state"))
 
 
 def difference(entries: list[tuple[Any, Any]], wanted: dict[Any, Any]) -> str:
