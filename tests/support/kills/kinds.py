@@ -79,5 +79,7 @@ BATCHES_OF_FILES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 AGGREGATES = Kind("aggregates", aggregates.SCHEMA, Model, all_aggregates)
 PROCESSOR = Kind("processor", SCHEMA, LedgerModel, ledger, BATCHES_OF_FILES)
 CLOCKED = Kind("clocked", clock.SCHEMA, ClockModel, clocked, BATCHES_OF_FILES)
-WINDOWS = Kind("windows", windows.SCHEMA, WindowModel, windowed, BATCHES_OF_FILES, "append", (windows.CLOSING, windows.DISTINCT))
+WINDOWS = Kind(
+    "windows", windows.SCHEMA, WindowModel, windowed, BATCHES_OF_FILES, "append", (windows.CLOSING, windows.DISTINCT)
+)
 KINDS = {kind.name: kind for kind in (AGGREGATES, PROCESSOR, CLOCKED, WINDOWS)}

@@ -20,7 +20,6 @@ from support.kills.aggregates import AGGREGATES
 from support.kills.ledger import STATES
 from support.kills.windows import DISTINCT
 
-
 Entries = Iterator[tuple[Any, Any]]
 """Names and values."""
 

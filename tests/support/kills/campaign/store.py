@@ -84,9 +84,7 @@ class Outside:
                 raise Trouble("lost", f"a sweep found: {report.kept_because}")
         return reports
 
-    def savepoints(
-        self, folder: Path, kind: str, number: int, form: str, state_after: StateAfter
-    ) -> dict[str, str]:
+    def savepoints(self, folder: Path, kind: str, number: int, form: str, state_after: StateAfter) -> dict[str, str]:
         """Takes a savepoint of each state of one batch, verifies them, and compares their entries with the model's;
         where the savepoint of a name is."""
         source = _source(folder)
