@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 import fastchangelog as fc
@@ -258,8 +259,9 @@ def test_a_batch_frame_gives_all_windows(feed: Any, spark: Any, tmp_path: pathli
 def test_modes_that_cannot_work_are_refused(feed: Any, tmp_path: pathlib.Path) -> None:
     stream, state = feed(SCHEMA, RUNS[0][0]).stream(), str(tmp_path / "state")
     late = stream.withWatermark("ts", "1 second")
-    with pytest.raises(fc.InvalidArgumentError, match=r"no key carries a watermark.*withWatermark"):
+    with pytest.raises(AnalysisException, match=r"no key carries a watermark.*withWatermark") as refused:
         grouped(stream, F.window("ts", "1 minute"), state=state, output_mode="append").count()
+    assert refused.value.getCondition() == "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION"
     with pytest.raises(fc.InvalidArgumentError, match="no key carries a watermark"):
         grouped(late, "k", state=state, output_mode="append").count()
     with pytest.raises(fc.InvalidArgumentError, match="'upsert' is none of 'update', 'append', 'complete'"):

@@ -27,6 +27,7 @@ from fastchangelog.spark.aggregates.keys import Keys, keys_of
 from fastchangelog.spark.aggregates.projection import Projection
 from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, OutputMode, spec_json
 from fastchangelog.spark.internals_expressions import without_alias
+from fastchangelog.spark.spark_conditions import UNSUPPORTED_OUTPUT_MODE, RefusedBySparkError
 from fastchangelog.spark.types import wire
 
 if TYPE_CHECKING:
@@ -148,10 +149,10 @@ def analyse(
         )
     keys = keys_of(df, given, (native if keys_in_result else df.select(*given).schema).fields[: len(given)])
     if output_mode == "append" and df.isStreaming and not keys.is_event_time:
-        raise UnsupportedError(
-            "output_mode='append' emits a group when the watermark closes it, and no key carries a watermark "
-            "(Spark: STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): group by a window of a column that withWatermark() "
-            "was called with, or use output_mode='update'"
+        raise RefusedBySparkError(
+            UNSUPPORTED_OUTPUT_MODE,
+            "output_mode='append' emits a group when the watermark closes it, and no key carries a watermark: group by "
+            "a window of a column that withWatermark() was called with, or use output_mode='update'",
         )
     if df.isStreaming and keys.session is not None:
         _check_session_windows(df, output_mode)
@@ -261,9 +262,10 @@ def analyse(
 def _check_session_windows(df: DataFrame, output_mode: OutputMode) -> None:
     """Refuses what Spark refuses, and a setting with which late rows would count."""
     if output_mode == "update":
-        raise UnsupportedError(
-            "output_mode='update' is not supported for session windows (Spark: "
-            "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION): use output_mode='append', with a watermark, or 'complete'"
+        raise RefusedBySparkError(
+            UNSUPPORTED_OUTPUT_MODE,
+            "output_mode='update' is not supported for session windows: use output_mode='append', with a watermark, or "
+            "'complete'",
         )
     if str(df.sparkSession.conf.get(_MERGES_EARLY, "false")).lower() == "true":
         raise UnsupportedError(

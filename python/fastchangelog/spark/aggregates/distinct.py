@@ -22,6 +22,7 @@ from fastchangelog.spark.aggregates.keys import Keys, as_plain_window, keys_of
 from fastchangelog.spark.aggregates.plan import Operation
 from fastchangelog.spark.aggregates.projection import Projection
 from fastchangelog.spark.aggregates.spec import AggregateSpec, Lifetime, spec_json
+from fastchangelog.spark.spark_conditions import MULTIPLE_EVENT_TIMES, RefusedBySparkError
 from fastchangelog.spark.split import WATERMARK_DELAY
 from fastchangelog.spark.types import wire
 
@@ -81,9 +82,9 @@ def distinct(df: DataFrame, key_columns: Sequence[int], *, within_watermark: boo
     marked = [at for at, field in enumerate(fields) if WATERMARK_DELAY in field.metadata]
     if len(marked) > 1:
         names = ", ".join(fields[at].name for at in marked)
-        raise UnsupportedError(
-            f"the columns {names} carry a watermark each (Spark: MULTIPLE_EVENT_TIME_COLUMNS), and a row has one time: "
-            "drop all but one of them before"
+        raise RefusedBySparkError(
+            MULTIPLE_EVENT_TIMES,
+            f"the columns {names} carry a watermark each, and a row has one time: drop all but one of them before",
         )
     time = marked[0] if marked else None
     if within_watermark and time is not None and isinstance(fields[time].dataType, T.StructType):
