@@ -123,10 +123,10 @@ def rows_by_spark(rows: StoredRows, stored: CoreRows) -> list[str]:
     else:
         value = F.col("value")
     is_timer = names == ["expiration_timestamp_ms"]
-    key, value = key.cast(nullable(stored.key)), value.cast(nullable(stored.value))
-    wired = [wire.to_wire(key, stored.key, key=False), wire.to_wire(value, stored.value, key=False), place]
-    types = [wire.arrow_type(wire.wire_type(dtype, "a column")) for dtype in (stored.key, stored.value)]
-    table = frame.select(*(column.alias(f"c{i}") for i, column in enumerate(wired))).toArrow()
+    declared = [nullable(dtype) for dtype in (stored.key, stored.value)]  # the source declares no column as never null
+    wired = [wire.to_wire(part.cast(dtype), dtype, key=False) for part, dtype in zip((key, value), declared)]
+    types = [wire.arrow_type(wire.wire_type(dtype, "a column")) for dtype in declared]
+    table = frame.select(*(column.alias(f"c{i}") for i, column in enumerate([*wired, place]))).toArrow()
     columns = [table.column(0).cast(types[0]), table.column(1).cast(types[1]), table.column(2)]
     found = zip(*(column.to_pylist() for column in columns))
     nothing = {field.name: None for field in stored.value.fields}
