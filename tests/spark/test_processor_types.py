@@ -12,7 +12,7 @@ import math
 import pathlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -168,7 +168,16 @@ class FramesCounter(Counter):
 @needs("plain keys")
 def test_keys_of_every_type_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
     """Without nulls and -0.0: see test_processor_better."""
-    values = {t: [v for v in VALUES[t] if str(v) != "-0.0"] for t in [*KEY_TYPES, "struct<a:int,b:string>"]}
+    count_with_frames(feed, spark, tmp_path, KEY_TYPES)
+
+
+@needs("struct keys")
+def test_struct_keys_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
+    count_with_frames(feed, spark, tmp_path, ["int", "struct<a:int,b:string>"])
+
+
+def count_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path, types: Sequence[str]) -> None:
+    values = {t: [v for v in VALUES[t] if str(v) != "-0.0"] for t in types}
     made = [(*[v[i % len(v)] for v in values.values()], i) for i in range(12)]
     names = [f"k{n}" for n in range(len(values))]
     schema = ", ".join([*(f"{name} {t}" for name, t in zip(names, values)), "v int"])

@@ -38,6 +38,7 @@ __all__ = [
     "SINGLE_STORES_IN_FORMAT_2",
     "STATISTICS_OF_EQUAL_VALUES",
     "STREAMS_OVER_CONNECT",
+    "STRUCT_KEYS_OF_FRAMES",
     "SUPPORTED",
     "Since",
     "TESTER",
@@ -78,6 +79,8 @@ ROW_PROCESSORS = Since(4, 1)
 STREAMS_OVER_CONNECT = Since(4, 1)
 #: Spark's own processors are given keys as Rows of Python's values, None for null.
 PLAIN_KEYS = Since(4, 1)
+#: Spark's own processors of frames are given numbers in a key that is a struct as they are.
+STRUCT_KEYS_OF_FRAMES = Since(4, 2)
 #: Spark's own stores of a single partition, and those of batch frames, work in format 2 of checkpoints.
 SINGLE_STORES_IN_FORMAT_2 = Since(4, 1)
 #: Spark reads logs that were written in another format of checkpoints than the session's.

@@ -61,6 +61,12 @@ LACKS = {
         "PySpark 4.0 takes keys out of pandas frames; it fails on a timestamp that is null",
         "`grouped` and `accelerate`, which give keys as Spark 4.1 does",
     ),
+    "struct keys": Lack(
+        "integers in a key that is a struct, with pandas frames, on Spark's own operator",
+        versions.STRUCT_KEYS_OF_FRAMES,
+        "PySpark 4.1 makes them floating numbers where another key has a null there",
+        "`grouped` and `accelerate`, which keep them",
+    ),
     "single stores": Lack(
         "Spark's own aggregations without a key, and its `transformWithState` of batch frames, in a session with "
         "format 2 of checkpoints",
