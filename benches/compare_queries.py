@@ -38,9 +38,10 @@ _ROCKSDB = {
 }
 _HDFS = {_STORE + "providerClass": _PACKAGE + "HDFSBackedStateStoreProvider"}
 
-_AGGREGATIONS = ("ours", "ours-sync", "native", "native-hdfs")
-_OTHERS = ("tws-row", "tws-states", "ours-states", "native-distinct", "ours-distinct", "floor", "unanchored")
-VARIANTS = (*_AGGREGATIONS, *_OTHERS)
+VARIANTS = (
+    *("ours", "ours-sync", "native", "native-hdfs", "tws-row", "tws-states", "ours-states"),
+    *("native-distinct", "ours-distinct", "floor", "unanchored"),
+)
 
 
 def settings(variant: str) -> dict[str, str]:

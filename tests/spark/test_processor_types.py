@@ -173,7 +173,7 @@ def test_keys_of_every_type_with_frames(feed: Any, spark: Any, tmp_path: pathlib
 
 @needs("struct keys")
 def test_struct_keys_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path) -> None:
-    count_with_frames(feed, spark, tmp_path, ["int", "struct<a:int,b:string>"])
+    count_with_frames(feed, spark, tmp_path, [*KEY_TYPES, "struct<a:int,b:string>"])
 
 
 def count_with_frames(feed: Any, spark: Any, tmp_path: pathlib.Path, types: Sequence[str]) -> None:

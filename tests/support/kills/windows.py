@@ -53,12 +53,12 @@ class WindowModel:
     def batch(self, keys: int, count: int) -> list[Row]:
         """So many random rows of so many keys and null."""
         self._batch += 1
-        name = f"other-{self._batch}" if self._others else "key"
+        first, name = (0, f"other-{self._batch}") if self._others else (-1, "key")
         self._others = max(0, self._others - 1)
-        numbers = (self._random.randrange(-1, keys) for _ in range(count))
-        return [self._row(f"{name}-{number}" if number >= 0 or name != "key" else None) for number in numbers]
+        return [self._row(name, self._random.randrange(first, keys)) for _ in range(count)]
 
-    def _row(self, key: str | None) -> Row:
+    def _row(self, name: str, number: int) -> Row:
+        key = None if number < 0 else f"{name}-{number}"
         seconds = self._batch * _STEP + self._random.uniform(-3 * _DELAY, _STEP)
         return key, _EPOCH + dt.timedelta(seconds=round(seconds, 3)), self._random.randrange(9)
 

@@ -7,15 +7,14 @@ Owns: the kinds of queries that a campaign runs, and how their savepoints are re
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from fastchangelog.savepoints.export import export_savepoint
 from fastchangelog.savepoints.source import StateSource
+from fastchangelog.spark.checkpoint.spark_states import Checkpoint
 from support.kills.aggregates import AGGREGATES
 from support.kills.ledger import STATES
 from support.kills.windows import DISTINCT
@@ -52,7 +51,8 @@ def entries_of_windows(state: str, savepoint: str, source: StateSource) -> Entri
     """Of each window its results, of each distinct row its expiry; some expired ones still wait for their removal."""
     columns = _exported(savepoint, source)
     if state == DISTINCT:
-        watermark = _watermark(source)
+        with source.session() as session:
+            watermark = Checkpoint(session(), source.checkpoint, source.batch).watermark_millis()
         for key, value, expiry in zip(columns["key_1"], columns["key_2"], columns["first(expiry)"], strict=True):
             if expiry > watermark * 1_000:
                 yield (state, key, value), expiry / 1e6
@@ -66,12 +66,6 @@ def _exported(savepoint: str, source: StateSource) -> dict[str, list[Any]]:
     file = f"{savepoint}{source.name or ''}.parquet"
     export_savepoint(savepoint, file, source)
     return pq.read_table(file).to_pydict()  # type: ignore[no-any-return]
-
-
-def _watermark(source: StateSource) -> int:
-    """The watermark of the source's batch, in milliseconds, as Spark planned it."""
-    planned = Path(source.checkpoint, "offsets", str(source.batch)).read_text().splitlines()[1]
-    return int(json.loads(planned)["batchWatermarkMs"])
 
 
 def _plain(value: Any) -> Any:

@@ -242,7 +242,7 @@ class Conductor:
         """At rest: no process, no file, no object too many, none too few; then from the bucket alone, every key."""
         run, folder = self._run, self._run.folder
         self._guarded(self._stop, again=True)
-        deleted, reachable = self._outside.later(self._outside.at_rest, folder).result()
+        deleted, reachable = self._outside.later(self._outside.at_rest, folder, self._plan.kind).result()
         self._count("objects deleted by sweeps", deleted)
         self._count("objects reachable at the ends", reachable)
         run.forget_local()

@@ -103,13 +103,17 @@ class Outside:
             raise Trouble("wrong", f"the savepoints {', '.join(taken.values())} of batch {batch}: {told}")
         return taken
 
-    def at_rest(self, folder: Path) -> tuple[int, int]:
+    def at_rest(self, folder: Path, kind: str) -> tuple[int, int]:
         """Sweeps with no grace until nothing more can go; then the bucket must hold what the retained handles reach,
         and nothing else. How many objects were deleted, and how many are left."""
         for note in (folder / "state").rglob(FOLDER_META):  # no server runs that counts on anything
             note.write_bytes(changed(note.read_bytes(), sweep_grace_seconds=0))
         self.sweep(folder, 0.0)
         reports = self.sweep(folder, 0.0)
+        if len(reports) != len(KINDS[kind].states):
+            raise Trouble(
+                "lost", f"a sweep at rest finds {[report.folder for report in reports]} of {KINDS[kind].states}"
+            )
         for report in reports:
             if report.kept_because is not None:
                 raise Trouble("lost", f"a sweep at rest deletes nothing: {report.kept_because}")
