@@ -116,6 +116,43 @@ def test_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> None
 
 
 @pytest.mark.case("A-18")
+def test_forks_return_while_threads_of_the_core_call_python() -> None:
+    """CPython makes the state of such a thread under a lock that a child inherits."""
+    outcome = run(
+        """
+        import os, signal, threading, fastchangelog as fc
+        storage = fc.ChangelogStorage("memory://busy")
+        stop, ended = threading.Event(), set()
+
+        def persist(number):
+            writer = storage.writer(f"w{number}", key_groups=range(8))
+            while not stop.is_set():
+                writer.append(1, b"y")
+                writer.persist(writer.next_sequence_number - 1, checkpoint_id=1).result(30)
+
+        threads = [threading.Thread(target=persist, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(1500):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+            signal.alarm(20)
+            ended.add(os.waitpid(pid, 0)[1])
+            signal.alarm(0)
+            if ended != {0}:
+                break
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print(ended)
+        """
+    )
+    assert (outcome.returncode, outcome.stdout) == (0, "{0}\n"), outcome.stderr
+
+
+@pytest.mark.case("A-18")
 def test_a_child_finds_the_temp_folder_of_its_parent() -> None:
     outcome = run(
         """

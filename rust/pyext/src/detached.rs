@@ -7,6 +7,7 @@
 //! call of Python code goes through [`calling`].
 
 pub(crate) use crate::ending::calling;
+use crate::attached::attached;
 use crate::in_use::Use;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::{Error, Result};
@@ -37,7 +38,7 @@ thread_local! {
 /// Runs the handlers of signals that came: the tick of [`detached`], for calls that take none. Only within [`detached`].
 pub(crate) fn check_signals() -> Result<()> {
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the bare method fits one lifetime only")]
-    match Python::try_attach(|py| py.check_signals()) {
+    match attached(|py| py.check_signals()) {
         Some(Ok(())) => Ok(()),
         Some(Err(error)) => {
             INTERRUPT.set(Some(error));
@@ -109,7 +110,7 @@ impl<T: Send> Drop for ProcessBound<T> {
         }
         // An end may wait for threads and files.
         let mut value = Some(value);
-        let _ = Python::try_attach(|py| {
+        let _ = attached(|py| {
             detached(py, |_| {
                 drop(value.take());
                 Ok(())

@@ -3,6 +3,7 @@
 //! Owns: the thread that resolves them, which also frees objects of Python's. Does not own: the awaited work, the callbacks of a program (`futures.py`: each
 //! state has a thread of its own for those, so that this one is never held up).
 
+use crate::attached::attached;
 use crate::detached::{calling, lock, raise};
 use fastchangelog_format::Result;
 use fastchangelog_store::forked::PerProcess;
@@ -82,7 +83,7 @@ pub(crate) fn start_resolving() -> Result<()> {
         let work = move || {
             for call in receiver {
                 // None: the interpreter is ending, and no caller waits any more.
-                Python::try_attach(|py| {
+                attached(|py| {
                     if let Err(error) = calling(py, || call(py)) {
                         error.write_unraisable(py, None);
                     }

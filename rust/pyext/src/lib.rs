@@ -5,6 +5,7 @@
 
 mod aggregates;
 mod arrow_interface;
+mod attached;
 mod changelog;
 mod detached;
 mod ending;
@@ -34,6 +35,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _internal(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fastchangelog_store::forked::notice_forks();
+    attached::notice_interpreter(module.py());
     ending::notice_end(module.py())?;
     module.add("__version__", fastchangelog_server::VERSION)?;
     module.add("DEVIATIONS", fastchangelog_columns::aggregate::DEVIATIONS)?;

@@ -4,6 +4,7 @@
 //! Does not own: when it is asked and on which thread (`fastchangelog_store::credentials`: never one that others
 //! wait for), nor the check of what it returns (`fastchangelog.options.request_credentials`).
 
+use crate::attached::attached;
 use crate::detached::calling;
 use fastchangelog_changelog::ChangelogStorage;
 use fastchangelog_format::clock::SharedClock;
@@ -40,7 +41,7 @@ pub(crate) fn provider(ask: Py<PyAny>, clock: &SharedClock) -> Provider {
 }
 
 fn asked(ask: &Py<PyAny>) -> Result<Granted> {
-    let answer = Python::try_attach(|py| {
+    let answer = attached(|py| {
         let answer = calling(py, || ask.call0(py))
             .and_then(|answer| answer.extract::<(BTreeMap<String, String>, Option<f64>)>(py));
         let (options, end) = answer.map_err(|error| refusal(py, &error))?;

@@ -1,6 +1,7 @@
 //! Savepoints as Python sees them. Owns: signatures, and what a savepoint says as JSON; the work is
 //! `fastchangelog_core::shard::savepoint`'s.
 
+use crate::attached::attached;
 use crate::arrow_interface::{batch_to_pyarrow, types};
 use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
 use crate::fork::let_children_exit;
@@ -84,7 +85,7 @@ impl SavepointFolder {
             let refused = Mutex::new(&mut refused);
             let tell = || {
                 let Some(report) = report else { return Ok(()) };
-                let told = Python::try_attach(|py| calling(py, || report.call1(py, progress.get())));
+                let told = attached(|py| calling(py, || report.call1(py, progress.get())));
                 match told {
                     Some(Err(error)) => {
                         **exclusive(&refused, WHAT)? = Some(error);

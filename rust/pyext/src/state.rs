@@ -1,5 +1,6 @@
 //! Keyed embedded state as Python sees it. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
+use crate::attached::attached;
 use crate::arrow_interface::batch_to_pyarrow;
 use crate::detached::{ProcessBound, calling, check_signals, detached, exclusive, raise};
 use crate::fork::let_children_exit;
@@ -86,7 +87,7 @@ impl LocalState {
 /// A function of Python that gives milliseconds since the epoch.
 fn clock_of(ask: Py<PyAny>) -> StateClock {
     Arc::new(move || {
-        let answer = Python::try_attach(|py| {
+        let answer = attached(|py| {
             let answer = calling(py, || ask.call0(py)).and_then(|answer| answer.extract::<i64>(py));
             answer.map_err(|error| Error::invalid(format!("clock= gave no time: {error}")))
         });
