@@ -23,7 +23,7 @@ from fastchangelog.spark import grouped, internals, settings
 from fastchangelog.spark.accelerated_operators import choice_of
 from fastchangelog.spark.acceleration import _accelerated, _built, _went_back
 from support.spark.lacks import skip_if_lacking
-from support.spark.stream_harness import rows_of, run
+from support.spark.stream_harness import Feed, rows_of, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -307,6 +307,22 @@ def test_auto_takes_what_is_not_expected_to_be_slower(
     fc.spark.accelerate(spark, state=root, operators=["processors", "deduplication"])
     run(jobs["sliding"][0], tmp_path / "another", mode="append")
     assert "does not name windows" in lines()[0]
+
+
+def test_auto_takes_all_windows_where_the_user_chose_rocksdb(
+    feed: Any, spark: Any, tmp_path: pathlib.Path, root: str, lines: Any
+) -> None:
+    source, chosen, set_by_us = feed(SCHEMA, RUNS[0][0]), spark.newSession(), spark.newSession()
+    chosen.conf.set(settings.PROVIDER, settings.REQUIRED[settings.PROVIDER])
+    settings.prepare_session(set_by_us)
+    taken = {}
+    for session in (chosen, set_by_us):
+        fc.spark.accelerate(session, state=root)
+        rows = Feed(session, source.folder, SCHEMA).stream()
+        for frame in (marked(rows).groupBy(F.window("ts", "10 seconds")).count(), rows.groupBy("k").count()):
+            run(frame, tmp_path / f"checkpoint {len(taken)}")
+            [taken[len(taken)]] = lines()
+    assert ["runs on fastchangelog" in line for line in taken.values()] == [True, False, False, False], taken
 
 
 def test_the_choice_is_checked(spark: Any, root: str) -> None:

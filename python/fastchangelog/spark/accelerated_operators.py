@@ -56,12 +56,20 @@ class Choice:
     #: Only where ours is not expected to be slower than Spark's.
     is_auto: bool
 
-    def refusal(self, kind: str, output_mode: str = "", windows: tuple[int, int] | None = None) -> str | None:
+    def refusal(
+        self,
+        kind: str,
+        output_mode: str = "",
+        windows: tuple[int, int] | None = None,
+        *,
+        chose_rocksdb: bool = False,
+    ) -> str | None:
         """The reason to leave an operator to Spark; `windows` are length and slide.
 
         >>> choice_of("auto").refusal("windows", "update", (20, 5))
+        >>> choice_of("auto").refusal("windows", "update", (20, 20), chose_rocksdb=True)
         >>> choice_of("auto").refusal("windows", "update", (20, 10))
-        "operators='auto' takes windows from an overlap of 4 on; others are about as fast in Spark"
+        "operators='auto' takes windows from an overlap of 4 on; others are about as fast in Spark's default state store"
         """
         if kind not in self.named:
             return f"operators={sorted(self.named)} does not name {kind}"
@@ -71,8 +79,11 @@ class Choice:
             return "operators='auto' leaves aggregates without windows to Spark, which is faster while keys are few"
         if output_mode == "complete":
             return "operators='auto' leaves complete mode to Spark, since it is for small states"
-        if windows is None or windows[0] < _OVERLAP * windows[1]:
-            return f"operators='auto' takes windows from an overlap of {_OVERLAP} on; others are about as fast in Spark"
+        if not chose_rocksdb and (windows is None or windows[0] < _OVERLAP * windows[1]):
+            return (
+                f"operators='auto' takes windows from an overlap of {_OVERLAP} on; others are about as fast in Spark's "
+                "default state store"
+            )
         return None
 
 

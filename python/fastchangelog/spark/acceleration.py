@@ -119,8 +119,9 @@ def accelerate(
             `spark.fastchangelog.state`.
         operators: `"all"`, or a list of `"processors"`, `"windows"`, `"aggregates"` (those without windows) and
             `"deduplication"`. `"auto"` takes those that are not expected to be slower than Spark's: processors,
-            deduplication, and windows of which each time is in four or more, but in complete mode. Aggregates without
-            windows are faster here from some hundred thousand keys on; their number is not known at a start.
+            deduplication, and windows of which each time is in four or more, or all windows if the session's state
+            store was set to RocksDB, but none in complete mode. Aggregates without windows are faster here from some
+            hundred thousand keys on; their number is not known at a start.
         enabled: False: the session runs on Spark's operator again.
         materialization: When to make snapshots; by default the options `materialization_…`.
         options: See the reference; each can also be set as the Spark conf `spark.fastchangelog.<option>`.

@@ -55,6 +55,7 @@ __all__ = [
     "check_root",
     "check_settings",
     "check_task",
+    "chose_rocksdb",
     "given_root",
     "is_remote",
     "resolve_with_expiry",
@@ -98,6 +99,8 @@ _ARROW_ROWS_DEFAULT = 10_000
 #: What payload rows of one Arrow batch come to at most where Spark does not end a batch by its bytes: as much as its
 #: own bound allows since 4.1. The JVM holds up to three times that (a vector doubles as it grows), a worker as well.
 _ARROW_BATCH = 64 << 20
+#: The ids of sessions where the state store was set here, not by the user.
+_set_here: set[str] = set()
 _FIX_PROVIDER = "find out why the `credential_provider` failed"
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgtp])i?b?|b)?", re.IGNORECASE)
 
@@ -119,6 +122,8 @@ def prepare_session(spark: SparkSession) -> None:
         found = spark.conf.get(key, None)
         if found is None:
             spark.conf.set(key, wanted)
+            if key == PROVIDER:
+                _set_here.add(internals.session_id(spark))
             _log.info("set %s=%s for this session: stateful operators of fastchangelog need it", key, wanted)
         elif not _fits(key, found):
             raise UnsupportedError(_unfit(key, found))
@@ -126,6 +131,12 @@ def prepare_session(spark: SparkSession) -> None:
         if spark.conf.get(key, None) is None:
             spark.conf.set(key, wanted)
             _log.info("set %s=%s for this session: batches are faster with it", key, wanted)
+
+
+def chose_rocksdb(spark: SparkSession) -> bool:
+    """True if the user chose Spark's RocksDB state store for this session: it is set, and not by `prepare_session`."""
+    found = spark.conf.get(PROVIDER, None)
+    return found is not None and _fits(PROVIDER, found) and internals.session_id(spark) not in _set_here
 
 
 def check_task(property_of: Callable[[str], str | None]) -> None:
