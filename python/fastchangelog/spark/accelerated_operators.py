@@ -69,7 +69,7 @@ class Choice:
         >>> choice_of("auto").refusal("windows", "update", (20, 5))
         >>> choice_of("auto").refusal("windows", "update", (20, 20), chose_rocksdb=True)
         >>> choice_of("auto").refusal("windows", "update", (20, 10))
-        "operators='auto' takes windows from an overlap of 4 on; others are about as fast in Spark's default state store"
+        "operators='auto' takes windows from an overlap of 4 on; others are about as fast in Spark's default store"
         """
         if kind not in self.named:
             return f"operators={sorted(self.named)} does not name {kind}"
@@ -82,7 +82,7 @@ class Choice:
         if not chose_rocksdb and (windows is None or windows[0] < _OVERLAP * windows[1]):
             return (
                 f"operators='auto' takes windows from an overlap of {_OVERLAP} on; others are about as fast in Spark's "
-                "default state store"
+                "default store"
             )
         return None
 
