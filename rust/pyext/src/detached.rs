@@ -6,8 +6,8 @@
 //! Rules: every call that may block goes through [`detached`]; `Python::detach` appears here and in `ending` only. Every
 //! call of Python code goes through [`calling`].
 
-pub(crate) use crate::ending::calling;
 use crate::attached::attached;
+pub(crate) use crate::ending::calling;
 use crate::in_use::Use;
 use fastchangelog_format::clock::Tick;
 use fastchangelog_format::{Error, Result};

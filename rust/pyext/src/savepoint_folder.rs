@@ -1,8 +1,8 @@
 //! Savepoints as Python sees them. Owns: signatures, and what a savepoint says as JSON; the work is
 //! `fastchangelog_core::shard::savepoint`'s.
 
-use crate::attached::attached;
 use crate::arrow_interface::{batch_to_pyarrow, types};
+use crate::attached::attached;
 use crate::detached::{ProcessBound, calling, detached, exclusive, raise};
 use crate::fork::let_children_exit;
 use crate::provider::provider;

@@ -1,7 +1,7 @@
 //! Keyed embedded state as Python sees it. Owns: signatures; the work is `fastchangelog_core::embedded`'s.
 
-use crate::attached::attached;
 use crate::arrow_interface::batch_to_pyarrow;
+use crate::attached::attached;
 use crate::detached::{ProcessBound, calling, check_signals, detached, exclusive, raise};
 use crate::fork::let_children_exit;
 use crate::futures::{CoalescedCallback, Make, resolve_later, start_resolving};
