@@ -16,8 +16,8 @@ use fastchangelog_store::failpoint::{Failpoints, SharedFailpoints};
 use fastchangelog_store::fault::FaultStore;
 use fastchangelog_store::metrics::SharedMetrics;
 use fastchangelog_store::{Background, Store};
-use rand::RngExt;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -195,6 +195,27 @@ pub(super) fn changes(rng: &mut StdRng, n: usize, keys: u32) -> Vec<(Vec<u8>, Op
             (key, value)
         })
         .collect()
+}
+
+/// Moves of the hot tier's limit while a session reads: entries leave the memory.
+pub(super) struct Squeezes(Option<StdRng>);
+
+impl Squeezes {
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// None in half of the histories.
+    pub(super) fn in_half(rng: &mut StdRng) -> Self {
+        Self(rng.random_bool(0.5).then(|| StdRng::seed_from_u64(rng.random())))
+    }
+
+    pub(super) fn next(&mut self, shard: &Shard) {
+        if let Some(rng) = &mut self.0 {
+            shard.set_hot_limit(1 << rng.random_range(10..20));
+            shard.fit_hot();
+        }
+    }
 }
 
 pub(super) fn materialize(shard: &Arc<Shard>) {

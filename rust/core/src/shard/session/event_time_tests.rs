@@ -1,6 +1,6 @@
 //! Sessions with watermarks against a plain model: results, state and handles.
 
-use super::super::super::testing::{GROUPS, World, seeds};
+use super::super::super::testing::{GROUPS, Squeezes, World, seeds};
 use super::super::{Committed, Session, Watermarks};
 use super::*;
 use arrow_array::cast::AsArray;
@@ -124,6 +124,7 @@ fn run(
     base: Option<&ShardHandle>,
     rows: &[Vec<u8>],
     marks: Watermarks,
+    squeezes: &mut Squeezes,
 ) -> Result<(Committed, Groups_)> {
     let plan = Arc::new(AggPlan::new(&spec(mode)).unwrap());
     let batch = BatchId(base.map_or(0, |handle| handle.batch.0 + 1));
@@ -132,7 +133,7 @@ fn run(
         session.merge(payload)?;
     }
     let results = session.finish()?;
-    let found = collect(results)?;
+    let found = collect(results.inspect(|_| squeezes.next(shard)))?;
     Ok((session.commit()?, found))
 }
 
@@ -142,6 +143,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
     let mut world =
         World::new(&[("session_memory", "64KiB"), ("max_handle_segments", "4"), ("result_batch_rows", "50")]);
     let mut shard = world.shard(None);
+    let mut squeezes = Squeezes::in_half(&mut rng);
     let (mut model, mut base) = (Groups_::new(), None::<ShardHandle>);
     let (mut late, mut now, mut first) = (0, 100_000, None);
     for batch in 0..9 {
@@ -152,7 +154,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
         let (expected, late_groups) = apply(&rows, &mut next, marks, mode);
         let mut attempts = Vec::new();
         for _ in 0..rng.random_range(1..3) {
-            let (committed, found) = run(&shard, mode, base.as_ref(), &payloads(&rows), marks).unwrap();
+            let (committed, found) = run(&shard, mode, base.as_ref(), &payloads(&rows), marks, &mut squeezes).unwrap();
             assert!(found == expected, "seed {seed}: results of batch {batch}");
             let handle = committed.handle.unwrap();
             assert_eq!(handle.state_keys, next.len() as u64, "seed {seed}: batch {batch}");
@@ -171,7 +173,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
             0 => shard = world.shard(None),
             1 => {
                 let marks = Watermarks { late, closed: late, before: late, first: None };
-                base = run(&shard, mode, base.as_ref(), &[], marks).unwrap().0.handle;
+                base = run(&shard, mode, base.as_ref(), &[], marks, &mut squeezes).unwrap().0.handle;
                 if let Some(run) = shard.begin_materialize().unwrap() {
                     run.run().unwrap();
                     run.complete().unwrap();
@@ -183,7 +185,7 @@ fn history(seed: u64, mode: OutputMode, shape: Shape) {
     // All that is left, on another machine.
     let marks = Watermarks { late, closed: i64::MAX - 1, before: late, first };
     let (expected, _) = apply(&[], &mut model, marks, mode);
-    let (committed, found) = run(&world.shard(None), mode, base.as_ref(), &[], marks).unwrap();
+    let (committed, found) = run(&world.shard(None), mode, base.as_ref(), &[], marks, &mut squeezes).unwrap();
     assert!(found == expected, "seed {seed}: at the end");
     assert_eq!(committed.handle.unwrap().state_keys, model.len() as u64);
 }
@@ -206,12 +208,13 @@ fn an_old_watermark_closes_what_rows_bring_at_once() {
     let row = |time| (Some(time), "k".to_owned(), 1, "s".to_owned());
     let marks = Watermarks { late: 10, closed: 20, before: 10, first: None };
     let rows = payloads(&[row(10), row(11), row(20), row(21)]);
-    let (committed, found) = run(&shard, OutputMode::Append, None, &rows, marks).unwrap();
+    let (committed, found) = run(&shard, OutputMode::Append, None, &rows, marks, &mut Squeezes::none()).unwrap();
     assert_eq!(found.keys().map(|key| key.0).collect::<Vec<_>>(), [Some(11), Some(20)]);
     assert_eq!((committed.next_close, committed.handle.as_ref().unwrap().state_keys), (Some(21), 1));
     assert_eq!(committed.metrics["late_groups"], 1);
     let marks = Watermarks { late: 20, closed: 20, before: 20, first: committed.next_close };
-    let (again, found) = run(&shard, OutputMode::Append, committed.handle.as_ref(), &[], marks).unwrap();
+    let (again, found) =
+        run(&shard, OutputMode::Append, committed.handle.as_ref(), &[], marks, &mut Squeezes::none()).unwrap();
     assert!(found.is_empty() && again.next_close == Some(21));
     assert_eq!(again.metrics.get("base_groups"), None, "nothing was read");
 }

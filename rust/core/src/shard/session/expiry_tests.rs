@@ -1,6 +1,6 @@
 //! Sessions of distinct rows, and groups that expire, against a plain model: results, state and handles.
 
-use super::super::super::testing::{GROUPS, World, seeds};
+use super::super::super::testing::{GROUPS, Squeezes, World, seeds};
 use super::super::{Committed, Session, Watermarks};
 use super::*;
 use crate::shard::Shard;
@@ -171,6 +171,7 @@ fn run(
     base: Option<&ShardHandle>,
     rows: &[Vec<u8>],
     marks: Watermarks,
+    squeezes: &mut Squeezes,
 ) -> Result<(Committed, Found)> {
     let plan = Arc::new(AggPlan::new(&kind.spec()).unwrap());
     let batch = BatchId(base.map_or(0, |handle| handle.batch.0 + 1));
@@ -180,6 +181,7 @@ fn run(
     }
     let mut found = Found::new();
     for batch in session.finish()? {
+        squeezes.next(shard);
         let batch = batch?;
         let at = usize::from(kind == Kind::TimesAndKeys);
         for row in 0..batch.num_rows() {
@@ -210,6 +212,7 @@ fn history(seed: u64, kind: Kind, keys: u32, most: usize) {
     let mut world =
         World::new(&[("session_memory", "64KiB"), ("max_handle_segments", "4"), ("result_batch_rows", "50")]);
     let mut shard = world.shard(None);
+    let mut squeezes = Squeezes::in_half(&mut rng);
     let (mut model, mut base, mut now) = (Model::new(), None::<ShardHandle>, 100_000);
     let mut marks = Watermarks { late: 0, closed: 0, before: 0, first: None };
     for batch in 0..12 {
@@ -220,7 +223,8 @@ fn history(seed: u64, kind: Kind, keys: u32, most: usize) {
         let expected = apply(kind, &rows, &mut next, marks, now);
         let mut attempts = Vec::new();
         for _ in 0..rng.random_range(1..3) {
-            let (committed, found) = run(&shard, kind, base.as_ref(), &kind.payloads(&rows, now), marks).unwrap();
+            let (committed, found) =
+                run(&shard, kind, base.as_ref(), &kind.payloads(&rows, now), marks, &mut squeezes).unwrap();
             assert!(found == expected, "seed {seed}: results of batch {batch}");
             let handle = committed.handle.unwrap();
             if kind.lifetime().is_none() {
@@ -254,7 +258,7 @@ fn all_leave(world: &mut World, kind: Kind, mut base: ShardHandle, now: i64) {
     for batch in 0..8 {
         let row = Row { time: Some(now + 1), key: format!("last{batch}"), value: 1 };
         let payloads = kind.payloads(&[row], now);
-        base = run(&shard, kind, Some(&base), &payloads, marks).unwrap().0.handle.unwrap();
+        base = run(&shard, kind, Some(&base), &payloads, marks, &mut Squeezes::none()).unwrap().0.handle.unwrap();
     }
     assert_eq!(base.state_keys, 8, "{kind:?}: expired groups are left");
     assert!(base.state_bytes < 8 * 40, "{kind:?}: {} bytes", base.state_bytes);
@@ -278,9 +282,10 @@ fn a_walk_over_a_large_state_goes_on_over_the_commits() {
         keys.map(|i| Row { time: None, key: format!("key{i}"), value: 0 }).collect()
     };
     let shard = world.shard(None);
-    let (committed, _) = run(&shard, kind, None, &kind.payloads(&rows(0..20_000), 1), marks).unwrap();
+    let (committed, _) =
+        run(&shard, kind, None, &kind.payloads(&rows(0..20_000), 1), marks, &mut Squeezes::none()).unwrap();
     let run_one = |shard: &Arc<Shard>, base: &ShardHandle, at: usize, now: i64| {
-        run(shard, kind, Some(base), &kind.payloads(&rows(at..at + 1), now), marks).unwrap().0
+        run(shard, kind, Some(base), &kind.payloads(&rows(at..at + 1), now), marks, &mut Squeezes::none()).unwrap().0
     };
     let base = run_one(&shard, &committed.handle.unwrap(), 20_000, TTL).handle.unwrap();
     crate::shard::testing::materialize(&shard);
