@@ -9,12 +9,11 @@
 //! delta      records: length, key, length or -1 (removed), value | -1
 //! ```
 
-use crate::compression::decompressed;
+use crate::compression::{Content, decompressed};
 use crate::java::DataInput;
-use bytes::Bytes;
-use fastchangelog_format::error::Result;
+use fastchangelog_format::error::{Error, Result};
 use serde::Deserialize;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
 const END: i32 = -1;
 const REMOVED: i32 = -1;
@@ -24,6 +23,8 @@ const DELETE_RECORD: u8 = 0x10;
 const MERGE_RECORD: u8 = 0x11;
 /// The versions of changelogs; the first has no version in the file.
 const VERSIONS: [&str; 3] = ["v2", "v3", "v4"];
+/// A version as Java writes a text: its length in two bytes, then the text.
+const VERSION_BYTES: u64 = 4;
 
 /// A version of a store that an earlier changelog wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -45,7 +46,7 @@ pub(crate) enum Change<'a> {
 
 /// An open file of changes.
 pub(crate) struct Changes {
-    input: DataInput<Box<dyn Read + Send>>,
+    input: DataInput<Content>,
     has_types: bool,
     /// The versions before this one, from a snapshot on; empty without ids.
     pub(crate) lineage: Vec<LineageItem>,
@@ -55,22 +56,28 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// A changelog of RocksDB's provider.
-    pub(crate) fn changelog(name: &str, file: Bytes) -> Result<Self> {
-        let mut input = DataInput::new(name, decompressed(name, file.clone())?);
+    pub(crate) fn changelog(name: &str, file: Content) -> Result<Self> {
+        let mut content = decompressed(name, file)?;
+        let mut head = Vec::new();
+        let read = (&mut content).take(VERSION_BYTES).read_to_end(&mut head);
+        read.map_err(|e| Error::corrupt(name, 0, e))?;
         // A changelog without a version begins with a key's length, which no version's text is.
-        let Some(version) = input.utf().ok().filter(|text| VERSIONS.contains(&text.as_str())) else {
-            return Self::delta(name, file);
-        };
+        let version = VERSIONS.into_iter().find(|version| head.strip_prefix(&[0, 2]) == Some(version.as_bytes()));
+        let mut input: DataInput<Content> = DataInput::new(name, Box::new(Cursor::new(head).chain(content)));
         let mut lineage = Vec::new();
-        if version != "v2" {
-            let text = input.utf()?;
-            lineage = serde_json::from_str(&text).map_err(|e| input.corrupt(format_args!("a lineage: {e}")))?;
+        if let Some(version) = version {
+            input.utf()?;
+            if version != "v2" {
+                let text = input.utf()?;
+                lineage = serde_json::from_str(&text).map_err(|e| input.corrupt(format_args!("a lineage: {e}")))?;
+            }
         }
-        Ok(Self { input, has_types: version != "v3", lineage, key: Vec::new(), value: Vec::new() })
+        let has_types = version.is_some_and(|version| version != "v3");
+        Ok(Self { input, has_types, lineage, key: Vec::new(), value: Vec::new() })
     }
 
     /// A delta or a snapshot of the HDFS-backed provider.
-    pub(crate) fn delta(name: &str, file: Bytes) -> Result<Self> {
+    pub(crate) fn delta(name: &str, file: Content) -> Result<Self> {
         let input = DataInput::new(name, decompressed(name, file)?);
         Ok(Self { input, has_types: false, lineage: Vec::new(), key: Vec::new(), value: Vec::new() })
     }
@@ -116,6 +123,7 @@ impl Changes {
 pub(crate) mod tests {
     use super::*;
     use crate::compression::tests::lz4_java;
+    use bytes::{Buf, Bytes};
 
     type Record<'a> = (u8, &'a [u8], &'a [u8]);
 
@@ -153,7 +161,7 @@ pub(crate) mod tests {
     }
 
     fn read(file: Bytes) -> Result<Vec<(u8, Vec<u8>, Vec<u8>)>> {
-        let mut changes = Changes::changelog("1.changelog", file)?;
+        let mut changes = Changes::changelog("1.changelog", Box::new(file.reader()))?;
         let mut found = Vec::new();
         while let Some(change) = changes.next()? {
             found.push(match change {
@@ -174,7 +182,7 @@ pub(crate) mod tests {
             let lineage = r#"[{"version":3,"checkpointUniqueId":"x"}]"#;
             let file = written(version, lineage, &records);
             assert_eq!(read(file.clone()).unwrap(), owned, "version {version}");
-            let found = Changes::changelog("1.changelog", file).unwrap().lineage;
+            let found = Changes::changelog("1.changelog", Box::new(file.reader())).unwrap().lineage;
             let expected = (version > 2).then(|| LineageItem { version: 3, id: "x".to_owned() });
             assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
         }

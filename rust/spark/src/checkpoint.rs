@@ -24,9 +24,9 @@ pub struct Checkpoint {
     store: Store,
 }
 
-/// The names of all files below `state`, at one moment.
+/// The names and sizes of all files below `state`, at one moment.
 #[derive(Debug, Clone, Default)]
-pub struct StateFiles(Vec<String>);
+pub struct StateFiles(BTreeMap<String, u64>);
 
 impl Checkpoint {
     /// The checkpoint in the folder `store`.
@@ -62,13 +62,13 @@ impl Checkpoint {
 
     /// Lists the files of all states.
     pub async fn state_files(&self) -> Result<StateFiles> {
-        Ok(StateFiles(self.store.list(STATE).await?.into_iter().map(|l| l.name).collect()))
+        self.listed(STATE).await
     }
 
     /// The stateful operators at a batch, by number.
     pub async fn operators(&self, files: &StateFiles, batch: u64) -> Result<Vec<Operator>> {
         let mut chosen: BTreeMap<u64, (i64, &str)> = BTreeMap::new();
-        for name in &files.0 {
+        for name in files.0.keys() {
             let Some((number, rest)) = split_operator(name) else { continue };
             let since = match rest.strip_prefix("_metadata/") {
                 Some("metadata") => -1,
@@ -98,7 +98,7 @@ impl Checkpoint {
             Some(rest) => rest.split_once('_')?.0.parse::<i64>().ok(),
             None => (rest == "0/_metadata/schema").then_some(-1),
         };
-        let named = files.0.iter().filter_map(|name| Some((since(name.strip_prefix(&folder)?)?, name)));
+        let named = files.0.keys().filter_map(|name| Some((since(name.strip_prefix(&folder)?)?, name)));
         let newest = named.filter(|(since, _)| *since <= i64::try_from(batch).unwrap_or(i64::MAX)).max();
         match newest {
             Some((_, name)) => families(&self.address(name), &self.required(name).await?),
@@ -125,14 +125,14 @@ impl Checkpoint {
 
     /// A reader of one store of an operator.
     pub fn reader(&self, files: &StateFiles, id: &StoreId, scratch: &std::path::Path) -> StateReader {
-        StateReader::new(self.store.clone(), id, files.0.iter().map(String::as_str), scratch)
+        StateReader::new(self.store.clone(), id, files.0.iter().map(|(name, size)| (name.as_str(), *size)), scratch)
     }
 
     /// The state of an operator's only store after a batch. `scratch` as for [`StateReader::new`].
     pub async fn state(&self, id: &StoreId, batch: u64, scratch: &std::path::Path) -> Result<StateReader> {
         let commit = self.commit(batch).await?;
         let commit = commit.ok_or_else(|| Error::not_found(format!("the batch {batch} has no commit any more")))?;
-        let files = StateFiles(self.store.list(&id.folder()).await?.into_iter().map(|l| l.name).collect());
+        let files = self.listed(&id.folder()).await?;
         let mut reader = self.reader(&files, id, scratch);
         reader.load(&Self::version_after(&commit, batch, id, 0)?).await?;
         Ok(reader)
@@ -146,6 +146,10 @@ impl Checkpoint {
             Some(format!("its query was started with {key}={set}"))
         });
         Ok(odd)
+    }
+
+    async fn listed(&self, folder: &str) -> Result<StateFiles> {
+        Ok(StateFiles(self.store.list(folder).await?.into_iter().map(|l| (l.name, l.size)).collect()))
     }
 
     async fn required(&self, name: &str) -> Result<bytes::Bytes> {

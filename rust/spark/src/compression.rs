@@ -5,9 +5,9 @@
 //!
 //! The setting that chose the codec is the query's, not the checkpoint's, so the bytes decide.
 
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use fastchangelog_format::error::{Error, Result};
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 
 const LZ4_MAGIC: &[u8] = b"LZ4Block";
 /// Magic, token, compressed and original length, checksum.
@@ -25,36 +25,44 @@ const LZF_MAGIC: &[u8] = b"ZV";
 /// The largest block that a writer of Spark makes is 32 MiB (`spark.io.compression.lz4.blockSize` and its like).
 const MAX_BLOCK: usize = 64 << 20;
 
+/// The content of a file.
+pub(crate) type Content = Box<dyn Read + Send>;
+
 /// The content of a compressed file.
-pub(crate) fn decompressed(name: &str, file: Bytes) -> Result<Box<dyn Read + Send>> {
-    if file.starts_with(LZ4_MAGIC) {
-        return Ok(Box::new(Blocks::new(file, lz4_block)));
+pub(crate) fn decompressed(name: &str, mut file: Content) -> Result<Content> {
+    let mut head = Vec::new();
+    (&mut file).take(SNAPPY_MAGIC.len() as u64).read_to_end(&mut head).map_err(|e| Error::corrupt(name, 0, e))?;
+    let whole: Content = Box::new(Read::chain(Cursor::new(head.clone()), file));
+    if head.starts_with(LZ4_MAGIC) {
+        return Ok(Box::new(Blocks::new(whole, lz4_block)));
     }
-    if file.starts_with(SNAPPY_MAGIC) {
-        return Ok(Box::new(Blocks::new(file, snappy_block)));
+    if head.starts_with(SNAPPY_MAGIC) {
+        return Ok(Box::new(Blocks::new(whole, snappy_block)));
     }
-    if file.starts_with(ZSTD_MAGIC) {
-        let decoder = zstd::stream::read::Decoder::new(file.reader()).map_err(|e| Error::corrupt(name, 0, e))?;
+    if head.starts_with(ZSTD_MAGIC) {
+        let decoder = zstd::stream::read::Decoder::new(whole).map_err(|e| Error::corrupt(name, 0, e))?;
         return Ok(Box::new(decoder));
     }
-    let what = if file.starts_with(LZF_MAGIC) { "is compressed with LZF" } else { "has no compression of Spark's" };
+    let what = if head.starts_with(LZF_MAGIC) { "is compressed with LZF" } else { "has no compression of Spark's" };
     Err(Error::corrupt(name, 0, format_args!("the file {what}; LZ4, Zstandard and Snappy are read")))
 }
 
-/// Takes one block from the file and appends its content; false at the end.
-type NextBlock = fn(&mut Bytes, &mut Vec<u8>) -> io::Result<bool>;
+/// Takes one block from the file and makes its content the second buffer's; the first is for its compressed bytes.
+/// False at the end.
+type NextBlock = fn(&mut Content, &mut Vec<u8>, &mut Vec<u8>) -> io::Result<bool>;
 
 /// A stream of blocks.
 struct Blocks {
-    file: Bytes,
+    file: Content,
     next: NextBlock,
+    packed: Vec<u8>,
     block: Vec<u8>,
     at: usize,
 }
 
 impl Blocks {
-    fn new(file: Bytes, next: NextBlock) -> Self {
-        Self { file, next, block: Vec::new(), at: 0 }
+    fn new(file: Content, next: NextBlock) -> Self {
+        Self { file, next, packed: Vec::new(), block: Vec::new(), at: 0 }
     }
 }
 
@@ -63,7 +71,7 @@ impl Read for Blocks {
         while self.at == self.block.len() {
             self.block.clear();
             self.at = 0;
-            if !(self.next)(&mut self.file, &mut self.block)? {
+            if !(self.next)(&mut self.file, &mut self.packed, &mut self.block)? {
                 return Ok(0);
             }
         }
@@ -78,25 +86,45 @@ fn damaged(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-fn lz4_block(file: &mut Bytes, out: &mut Vec<u8>) -> io::Result<bool> {
-    if file.is_empty() {
+/// Fills `out`; false at the end of the file.
+fn fill(file: &mut Content, out: &mut [u8]) -> io::Result<bool> {
+    let mut bytes = Vec::with_capacity(out.len());
+    file.take(out.len() as u64).read_to_end(&mut bytes)?;
+    if !bytes.is_empty() && bytes.len() < out.len() {
+        return Err(damaged("a block's header is truncated"));
+    }
+    out[..bytes.len()].copy_from_slice(&bytes);
+    Ok(!bytes.is_empty())
+}
+
+/// Reads the compressed bytes of a block.
+fn take(file: &mut Content, length: usize, packed: &mut Vec<u8>) -> io::Result<()> {
+    packed.clear();
+    if length > MAX_BLOCK || file.take(length as u64).read_to_end(packed)? < length {
+        return Err(damaged("a block is truncated"));
+    }
+    Ok(())
+}
+
+fn lz4_block(file: &mut Content, packed: &mut Vec<u8>, out: &mut Vec<u8>) -> io::Result<bool> {
+    let mut header = [0; LZ4_HEADER];
+    if !fill(file, &mut header)? {
         return Ok(false);
     }
-    if file.len() < LZ4_HEADER || !file.starts_with(LZ4_MAGIC) {
+    let Some(mut fields) = header.strip_prefix(LZ4_MAGIC) else {
         return Err(damaged("an LZ4 block without a header"));
+    };
+    let token = fields.get_u8();
+    let (size, length, checksum) = (fields.get_u32_le() as usize, fields.get_u32_le() as usize, fields.get_u32_le());
+    if length > MAX_BLOCK {
+        return Err(damaged("an LZ4 block of a size that no writer makes"));
     }
-    file.advance(LZ4_MAGIC.len());
-    let token = file.get_u8();
-    let (packed, length, checksum) = (file.get_u32_le() as usize, file.get_u32_le() as usize, file.get_u32_le());
-    if packed > file.len() || length > MAX_BLOCK {
-        return Err(damaged("an LZ4 block is truncated"));
-    }
-    let data = file.split_to(packed);
+    take(file, size, packed)?;
     match token & 0xF0 {
-        LZ4_RAW if packed == length => out.extend_from_slice(&data),
+        LZ4_RAW if size == length => out.extend_from_slice(packed),
         LZ4_COMPRESSED => {
             out.resize(length, 0);
-            let size = lz4_flex::block::decompress_into(&data, out).map_err(damaged)?;
+            let size = lz4_flex::block::decompress_into(packed, out).map_err(damaged)?;
             out.truncate(size);
         }
         _ => return Err(damaged("an LZ4 block of an unknown form")),
@@ -108,28 +136,26 @@ fn lz4_block(file: &mut Bytes, out: &mut Vec<u8>) -> io::Result<bool> {
     Ok(true)
 }
 
-fn snappy_block(file: &mut Bytes, out: &mut Vec<u8>) -> io::Result<bool> {
-    while file.starts_with(SNAPPY_MAGIC) {
+fn snappy_block(file: &mut Content, packed: &mut Vec<u8>, out: &mut Vec<u8>) -> io::Result<bool> {
+    let mut size = [0; 4];
+    loop {
+        if !fill(file, &mut size)? {
+            return Ok(false);
+        }
+        let Some(magic) = SNAPPY_MAGIC.strip_prefix(&size) else { break };
         // Streams may follow each other.
-        if file.len() < SNAPPY_HEADER {
+        let mut header = [0; SNAPPY_HEADER - 4];
+        if !fill(file, &mut header)? || !header.starts_with(magic) {
             return Err(damaged("a Snappy stream without a header"));
         }
-        file.advance(SNAPPY_HEADER);
     }
-    if file.is_empty() {
-        return Ok(false);
-    }
-    let packed = if file.len() < 4 { usize::MAX } else { file.get_u32() as usize };
-    if packed > file.len() {
-        return Err(damaged("a Snappy block is truncated"));
-    }
-    let data = file.split_to(packed);
-    let length = snap::raw::decompress_len(&data).map_err(damaged)?;
+    take(file, u32::from_be_bytes(size) as usize, packed)?;
+    let length = snap::raw::decompress_len(packed).map_err(damaged)?;
     if length > MAX_BLOCK {
         return Err(damaged("a Snappy block of a size that no writer makes"));
     }
     out.resize(length, 0);
-    let size = snap::raw::Decoder::new().decompress(&data, out).map_err(damaged)?;
+    let size = snap::raw::Decoder::new().decompress(packed, out).map_err(damaged)?;
     out.truncate(size);
     Ok(true)
 }
@@ -137,6 +163,7 @@ fn snappy_block(file: &mut Bytes, out: &mut Vec<u8>) -> io::Result<bool> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use bytes::Bytes;
 
     /// The bytes as lz4-java writes them, in blocks of `block` bytes.
     pub(crate) fn lz4_java(content: &[u8], block: usize) -> Bytes {
@@ -170,7 +197,7 @@ pub(crate) mod tests {
 
     fn read(file: Bytes) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let mut content = decompressed("1.delta", file)?;
+        let mut content = decompressed("1.delta", Box::new(file.reader()))?;
         content.read_to_end(&mut out).map_err(|e| Error::corrupt("1.delta", 0, e))?;
         Ok(out)
     }

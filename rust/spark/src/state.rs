@@ -9,22 +9,29 @@
 //! attempts that did not commit.
 //!
 //! Everything is put together in a RocksDB database of the scratch folder, also for the HDFS-backed provider, which
-//! itself keeps a state in memory. A reader that goes on to a later version applies the changes in between.
+//! itself keeps a state in memory. A reader that goes on to a later version applies the changes in between. Large files
+//! are read from a copy in the scratch folder, so that no state needs memory by its size.
 
 use crate::changes::{Change, Changes, LineageItem};
+use crate::compression::Content;
 use crate::snapshots::{SharedFile, unpack};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_state::foreign::ForeignDatabase;
 use fastchangelog_state::rocks::is_of_rocksdb;
 use fastchangelog_store::Store;
 use fastchangelog_store::transfer::blocking;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Spark's name of the only store of an operator that has one.
 const DEFAULT_STORE: &str = "default";
+/// Files of changes up to this size are read at once; larger ones go over the scratch folder.
+const IN_MEMORY: u64 = 4 << 20;
+/// Bytes that are read at once from the scratch folder.
+const READ_AHEAD: usize = 256 << 10;
 
 /// Spark's two kinds of state stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +104,8 @@ impl StoreVersion {
 pub struct StateReader {
     store: Store,
     folder: String,
-    /// The names in the folder, without those of `SSTs` and `logs`.
-    names: Arc<BTreeSet<String>>,
+    /// The names and sizes of the files in the folder, without those of `SSTs` and `logs`.
+    files: BTreeMap<String, u64>,
     provider: Provider,
     scratch: PathBuf,
     loaded: Option<Loaded>,
@@ -114,20 +121,24 @@ struct Loaded {
 }
 
 impl StateReader {
-    /// A reader of the store `id` in the checkpoint `store`. `listed` are the names of all files below the operator's
-    /// folder, in the checkpoint; `scratch` is an empty folder of this machine, which the caller removes.
-    pub fn new<'a>(store: Store, id: &StoreId, listed: impl IntoIterator<Item = &'a str>, scratch: &Path) -> Self {
+    /// A reader of the store `id` in the checkpoint `store`. `listed` are the names and sizes of all files below the
+    /// operator's folder, in the checkpoint; `scratch` is an empty folder of this machine, which the caller removes.
+    pub fn new<'a>(
+        store: Store,
+        id: &StoreId,
+        listed: impl IntoIterator<Item = (&'a str, u64)>,
+        scratch: &Path,
+    ) -> Self {
         let folder = id.folder();
-        let names: BTreeSet<String> = listed
+        let files: BTreeMap<String, u64> = listed
             .into_iter()
-            .filter_map(|name| name.strip_prefix(&folder)?.strip_prefix('/'))
-            .filter(|name| !name.contains('/'))
-            .map(str::to_owned)
+            .filter_map(|(name, size)| Some((name.strip_prefix(&folder)?.strip_prefix('/')?, size)))
+            .filter(|(name, _)| !name.contains('/'))
+            .map(|(name, size)| (name.to_owned(), size))
             .collect();
-        let is_hdfs = names.iter().any(|name| name.ends_with(".delta") || name.ends_with(".snapshot"));
+        let is_hdfs = files.keys().any(|name| name.ends_with(".delta") || name.ends_with(".snapshot"));
         let provider = if is_hdfs { Provider::Hdfs } else { Provider::RocksDb };
-        let names = Arc::new(names);
-        Self { store, folder, names, provider, scratch: scratch.to_owned(), loaded: None, databases: 0 }
+        Self { store, folder, files, provider, scratch: scratch.to_owned(), loaded: None, databases: 0 }
     }
 
     /// The store's provider, by its files.
@@ -138,7 +149,7 @@ impl StateReader {
     /// The oldest version whose state can be put together if it and the later ones are kept: the number of the oldest
     /// snapshot, if no older change is there. Tells that Spark removed what was before.
     pub fn oldest_kept(&self) -> Option<u64> {
-        let numbers = |suffix: &'static str| self.names.iter().filter_map(move |name| number_of(name, suffix));
+        let numbers = |suffix: &'static str| self.files.keys().filter_map(move |name| number_of(name, suffix));
         let snapshot = numbers(self.provider.snapshot_suffix()).min()?;
         let change = numbers(self.provider.changes_suffix()).min();
         (change.is_none_or(|change| change >= snapshot)).then_some(snapshot)
@@ -182,11 +193,11 @@ impl StateReader {
             if self.loaded.as_ref().is_some_and(|loaded| loaded.version == *at) {
                 return Ok((Base::Loaded, reversed(steps)));
             }
-            if self.names.contains(&at.file(self.provider.snapshot_suffix())) {
+            if self.files.contains_key(&at.file(self.provider.snapshot_suffix())) {
                 return Ok((Base::Snapshot(at.clone()), reversed(steps)));
             }
             let changes = at.file(self.provider.changes_suffix());
-            if !self.names.contains(&changes) {
+            if !self.files.contains_key(&changes) {
                 return Err(self.missing(version, &format!("{}/{changes} is not there", self.shown())));
             }
             steps.push(at.clone());
@@ -200,22 +211,22 @@ impl StateReader {
 
     /// The versions of format 1 before one, from the newest snapshot on.
     fn after_snapshot(&self, number: u64) -> Vec<StoreVersion> {
-        let is_snapshot = |n: &u64| self.names.contains(&format!("{n}.{}", self.provider.snapshot_suffix()));
-        let numbers = self.names.iter().filter_map(|name| number_of(name, self.provider.snapshot_suffix()));
+        let is_snapshot = |n: &u64| self.files.contains_key(&format!("{n}.{}", self.provider.snapshot_suffix()));
+        let numbers = self.files.keys().filter_map(|name| number_of(name, self.provider.snapshot_suffix()));
         let first = numbers.filter(|n| *n < number).filter(is_snapshot).max().unwrap_or(1);
         (first..number).map(|number| StoreVersion { number, id: None }).collect()
     }
 
     /// The versions before one, from the snapshot on that its changelog names; none if it is a snapshot itself.
     async fn lineage(&self, version: &StoreVersion) -> Result<Vec<StoreVersion>> {
-        if self.names.contains(&version.file(self.provider.snapshot_suffix())) {
+        if self.files.contains_key(&version.file(self.provider.snapshot_suffix())) {
             return Ok(Vec::new());
         }
         let name = version.file(self.provider.changes_suffix());
-        if !self.names.contains(&name) {
+        if !self.files.contains_key(&name) {
             return Err(self.missing(version, &format!("{}/{name} is not there", self.shown())));
         }
-        let file = self.read(&name).await?;
+        let file = self.opened(&name).await?;
         let shown = self.address(&name);
         let items = blocking(move || Changes::changelog(&shown, file).map(|changes| changes.lineage)).await?;
         let versions =
@@ -240,7 +251,7 @@ impl StateReader {
             }
             (Base::Snapshot(version), Provider::Hdfs) => {
                 let name = version.file(Provider::Hdfs.snapshot_suffix());
-                let (file, shown, into) = (self.read(&name).await?, self.address(&name), dir.clone());
+                let (file, shown, into) = (self.opened(&name).await?, self.address(&name), dir.clone());
                 let db = blocking(move || {
                     let db = ForeignDatabase::open(&into, true)?;
                     apply(&db, Changes::delta(&shown, file)?)?;
@@ -260,7 +271,7 @@ impl StateReader {
         let provider = self.provider;
         for step in steps {
             let name = step.file(provider.changes_suffix());
-            let (file, shown) = (self.read(&name).await?, self.address(&name));
+            let (file, shown) = (self.opened(&name).await?, self.address(&name));
             loaded = blocking(move || {
                 let changes = match provider {
                     Provider::RocksDb => Changes::changelog(&shown, file)?,
@@ -277,18 +288,38 @@ impl StateReader {
 
     /// Downloads a table or a log of a snapshot.
     async fn fetch(&self, file: &SharedFile, dir: &Path) -> Result<()> {
-        let bytes = self.read(&file.remote).await?;
-        if bytes.len() as u64 != file.size {
-            let what = format!("it has {} bytes, and {} when it was written", bytes.len(), file.size);
-            return Err(Error::corrupt(self.address(&file.remote), 0, what));
+        let name = format!("{}/{}", self.folder, file.remote);
+        let fetched = self.store.get_foreign_to_file(&name, file.size, &dir.join(&file.local)).await;
+        fetched.map_err(|error| self.gone(&file.remote, error))
+    }
+
+    /// A file of changes, which is in memory only if it is small.
+    async fn opened(&self, name: &str) -> Result<Content> {
+        let size = self.files.get(name).copied().unwrap_or_default();
+        if size <= IN_MEMORY {
+            return Ok(Box::new(self.read(name).await?.reader()));
         }
-        let path = dir.join(&file.local);
-        blocking(move || std::fs::write(&path, &bytes).map_err(|e| Error::io_at("cannot write", &path, &e))).await
+        std::fs::create_dir_all(&self.scratch).map_err(|e| Error::io_at("cannot make", &self.scratch, &e))?;
+        let path = self.scratch.join(name);
+        let fetched = self.store.get_foreign_to_file(&format!("{}/{name}", self.folder), size, &path).await;
+        fetched.map_err(|error| self.gone(name, error))?;
+        let file = File::open(&path).map_err(|e| Error::io_at("cannot read", &path, &e))?;
+        // What is open can be read to its end.
+        let _ = std::fs::remove_file(&path);
+        Ok(Box::new(BufReader::with_capacity(READ_AHEAD, file)))
     }
 
     async fn read(&self, name: &str) -> Result<Bytes> {
         let found = self.store.get_named(&format!("{}/{name}", self.folder)).await?;
-        found.ok_or_else(|| Error::not_found(format!("{} vanished while the checkpoint was read", self.address(name))))
+        found.ok_or_else(|| self.gone(name, Error::not_found("")))
+    }
+
+    /// The error of a download, in words of the checkpoint if the file is not there.
+    fn gone(&self, name: &str, error: Error) -> Error {
+        if error.kind() == ErrorKind::NotFound {
+            return Error::not_found(format!("{} vanished while the checkpoint was read", self.address(name)));
+        }
+        error
     }
 
     fn shown(&self) -> String {

@@ -16,6 +16,8 @@ use fastchangelog_spark::{Checkpoint, Log, Operator, StoreId, TextVariable, coun
 use fastchangelog_store::Store;
 use fastchangelog_store::failpoint::Failpoints;
 use fastchangelog_store::metrics::SharedMetrics;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -227,5 +229,45 @@ fn a_batch_that_spark_has_removed_is_told_with_evidence() {
         assert_eq!(variable.removed(9), None);
         let other = TextVariable::open(&checkpoint, &files, &operators[0], "other", 11, scratch.path()).await;
         assert_eq!(other.err().unwrap().kind(), ErrorKind::SchemaMismatch);
+    });
+}
+
+#[test]
+fn p7_a_large_file_is_read_over_the_scratch_folder() {
+    let copy = copied("aggregate-hdfs");
+    let (id, folder) = (StoreId::only(0, 0), copy.path().join("state/0/0"));
+    // A snapshot of the newest version, which does not compress, in the place of older ones.
+    let mut rng = StdRng::seed_from_u64(7);
+    let value: Vec<u8> = (0..1000).map(|_| rng.random()).collect();
+    let mut content = Vec::new();
+    let rows = 12_000_u32;
+    for row in 0..rows {
+        for bytes in [&row.to_be_bytes()[..], &value] {
+            content.extend((bytes.len() as u32).to_be_bytes());
+            content.extend(bytes.iter().map(|byte| byte ^ rng.random::<u8>()));
+        }
+    }
+    content.extend((-1_i32).to_be_bytes());
+    let file = zstd::encode_all(&content[..], 1).unwrap();
+    assert!(file.len() > 9 << 20, "{} bytes", file.len());
+    fs::write(folder.join("12.snapshot"), &file).unwrap();
+
+    let checkpoint = opened(copy.path());
+    runtime().block_on(async {
+        let scratch = tempfile::tempdir().unwrap();
+        let reader = checkpoint.state(&id, 11, scratch.path()).await.unwrap();
+        assert_eq!(count(&reader, None).unwrap(), u64::from(rows));
+        assert!(files(scratch.path()).iter().all(|path| !path.ends_with("12.snapshot")), "the copy is removed");
+        drop(reader);
+
+        let listed = checkpoint.state_files().await.unwrap();
+        let commit = checkpoint.commit(11).await.unwrap().unwrap();
+        let version = Checkpoint::version_after(&commit, 11, &id, 0).unwrap();
+        fs::write(folder.join("12.snapshot"), &file[..8 << 20]).unwrap();
+        let error = checkpoint.reader(&listed, &id, scratch.path()).load(&version).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        fs::remove_file(folder.join("12.snapshot")).unwrap();
+        let error = checkpoint.reader(&listed, &id, scratch.path()).load(&version).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::NotFound && error.message().contains("vanished"), "{error}");
     });
 }

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! 1. a download that fails or is dropped leaves no file, neither half nor under another name;
-//! 2. the file that appears has the size and the checksum of its reference;
+//! 2. the file that appears has the size and the checksum of its reference; of a listed object, which has no checksum
+//!    that we know, the size;
 //! 3. memory: at most [`PARALLEL_PARTS`] parts per transfer, and all transfers together stay within their budget.
 
 use super::diagnose::disk_error;
@@ -104,7 +105,7 @@ impl Store {
         loop {
             let temp = TempFile::create(path).map_err(|e| unwritable(path, &e))?;
             reserve_space(&temp.file, path, object.size).map_err(|e| unwritable(path, &e))?;
-            let (temp, crc) = self.fill(object, temp, path).await?;
+            let (temp, crc) = self.fill(object, temp, path, true).await?;
             match self.check_crc(object, crc, &damaged) {
                 Ok(()) => return temp.publish(path).map_err(|e| unwritable(path, &e)),
                 Err(Failure::Fatal(error)) => return Err(DownloadError::Store(error)),
@@ -114,11 +115,26 @@ impl Store {
         }
     }
 
+    /// Downloads an object that another program wrote into the file `path`; `size` is what a listing or that program
+    /// says. Only the size is verified. A file of that name is replaced.
+    pub async fn get_foreign_to_file(&self, name: &str, size: u64, path: &Path) -> Result<()> {
+        let object = ObjectRef { name: name.to_owned(), size, crc: 0 };
+        let filled = async {
+            let temp = TempFile::create(path).map_err(|e| unwritable(path, &e))?;
+            reserve_space(&temp.file, path, size).map_err(|e| unwritable(path, &e))?;
+            let (temp, _) = self.fill(&object, temp, path, false).await?;
+            temp.publish(path).map_err(|e| unwritable(path, &e))
+        };
+        filled.await.map_err(DownloadError::into_inner)
+    }
+
+    /// Reads an object into a file; returns the checksum of its bytes. `has_crc`: that of the reference is known.
     async fn fill(
         &self,
         object: &ObjectRef,
         mut temp: TempFile,
         path: &Path,
+        has_crc: bool,
     ) -> Result<(TempFile, u32), DownloadError> {
         let part = part_size(object.size, if self.is_local_file() { LOCAL_PART } else { PART });
         let ranges = (0..object.size.div_ceil(part).max(1)).map(|i| {
@@ -131,7 +147,7 @@ impl Store {
                 // write.
                 let buffer = self.inner.memory.transfer(MemoryUser::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
-                let whole = object.size <= part;
+                let whole = has_crc && object.size <= part;
                 let bytes =
                     if whole { self.get(object).await? } else { self.get_range(object, offset, length).await? };
                 Ok((bytes, buffer))
