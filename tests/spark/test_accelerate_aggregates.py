@@ -56,7 +56,8 @@ def root(tmp_path: pathlib.Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def undone() -> Iterator[None]:
+def undone(conf: Any) -> Iterator[None]:
+    conf(settings.PROVIDER, None)  # other tests set it, as a user may
     yield
     _accelerated.clear()
     _built.clear()
