@@ -57,7 +57,8 @@ def root(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture(autouse=True)
 def undone(conf: Any) -> Iterator[None]:
-    conf(settings.PROVIDER, None)  # other tests set it, as a user may
+    for key in settings.REQUIRED:  # other tests set them, as a user may
+        conf(key, None)
     yield
     _accelerated.clear()
     _built.clear()
