@@ -9,9 +9,9 @@
 //! delta      records: length, key, length or -1 (removed), value | -1
 //! ```
 
-use crate::compression::{Content, decompressed};
+use crate::compression::{Content, decompressed, read_error};
 use crate::java::DataInput;
-use fastchangelog_format::error::{Error, Result};
+use fastchangelog_format::error::Result;
 use serde::Deserialize;
 use std::io::{Cursor, Read};
 
@@ -60,7 +60,7 @@ impl Changes {
         let mut content = decompressed(name, file)?;
         let mut head = Vec::new();
         let read = (&mut content).take(VERSION_BYTES).read_to_end(&mut head);
-        read.map_err(|e| Error::corrupt(name, 0, e))?;
+        read.map_err(|e| read_error(name, 0, &e))?;
         // A changelog without a version begins with a key's length, which no version's text is.
         let version = VERSIONS.into_iter().find(|version| head.strip_prefix(&[0, 2]) == Some(version.as_bytes()));
         let mut input: DataInput<Content> = DataInput::new(name, Box::new(Cursor::new(head).chain(content)));

@@ -28,10 +28,18 @@ const MAX_BLOCK: usize = 64 << 20;
 /// The content of a file.
 pub(crate) type Content = Box<dyn Read + Send>;
 
+/// The error of the file `name` at an offset: damage, unless this machine's disk failed.
+pub(crate) fn read_error(name: &str, offset: u64, error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(_) => Error::io(format_args!("cannot copy {name} to the scratch folder"), error),
+        None => Error::corrupt(name, offset, error),
+    }
+}
+
 /// The content of a compressed file.
 pub(crate) fn decompressed(name: &str, mut file: Content) -> Result<Content> {
     let mut head = Vec::new();
-    (&mut file).take(SNAPPY_MAGIC.len() as u64).read_to_end(&mut head).map_err(|e| Error::corrupt(name, 0, e))?;
+    (&mut file).take(SNAPPY_MAGIC.len() as u64).read_to_end(&mut head).map_err(|e| read_error(name, 0, &e))?;
     let whole: Content = Box::new(Read::chain(Cursor::new(head.clone()), file));
     if head.starts_with(LZ4_MAGIC) {
         return Ok(Box::new(Blocks::new(whole, lz4_block)));
@@ -40,7 +48,7 @@ pub(crate) fn decompressed(name: &str, mut file: Content) -> Result<Content> {
         return Ok(Box::new(Blocks::new(whole, snappy_block)));
     }
     if head.starts_with(ZSTD_MAGIC) {
-        let decoder = zstd::stream::read::Decoder::new(whole).map_err(|e| Error::corrupt(name, 0, e))?;
+        let decoder = zstd::stream::read::Decoder::new(whole).map_err(|e| read_error(name, 0, &e))?;
         return Ok(Box::new(decoder));
     }
     let what = if head.starts_with(LZF_MAGIC) { "is compressed with LZF" } else { "has no compression of Spark's" };
@@ -164,6 +172,7 @@ fn snappy_block(file: &mut Content, packed: &mut Vec<u8>, out: &mut Vec<u8>) -> 
 pub(crate) mod tests {
     use super::*;
     use bytes::Bytes;
+    use fastchangelog_format::error::ErrorKind;
 
     /// The bytes as lz4-java writes them, in blocks of `block` bytes.
     pub(crate) fn lz4_java(content: &[u8], block: usize) -> Bytes {
@@ -216,6 +225,20 @@ pub(crate) mod tests {
         assert_eq!(read(zstd::encode_all(&content[..], 3).unwrap().into()).unwrap(), content);
         let two = [lz4_java(b"ab", 9), lz4_java(b"cd", 9)].concat();
         assert_eq!(read(two.into()).unwrap(), b"abcd", "streams may follow each other");
+    }
+
+    #[test]
+    fn a_fault_of_the_disk_is_no_damage() {
+        struct Full;
+        impl Read for Full {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::from_raw_os_error(28))
+            }
+        }
+        let error = decompressed("1.delta", Box::new(Full)).err().unwrap();
+        assert!(error.kind() != ErrorKind::Corrupt && error.message().contains("1.delta"), "{error}");
+        let cut = io::Error::new(io::ErrorKind::InvalidData, "cut");
+        assert_eq!(read_error("1.delta", 0, &cut).kind(), ErrorKind::Corrupt);
     }
 
     #[test]

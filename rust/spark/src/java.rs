@@ -3,6 +3,7 @@
 //! Owns: reading them from a stream, and the errors for a stream that is cut short.
 //! Does not own: compression (`compression`), the meaning (the callers).
 
+use crate::compression::read_error;
 use fastchangelog_format::error::{Error, Result};
 use std::io::Read;
 
@@ -36,7 +37,7 @@ impl<R: Read> DataInput<R> {
                 Ok(())
             }
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(self.corrupt("the file is truncated")),
-            Err(e) => Err(self.corrupt(e)),
+            Err(e) => Err(read_error(&self.name, self.offset, &e)),
         }
     }
 
@@ -67,7 +68,8 @@ impl<R: Read> DataInput<R> {
         let Some(length) = length else { return Err(self.corrupt("a length that no value has")) };
         out.clear();
         out.reserve(length.min(RESERVED));
-        let read = (&mut self.inner).take(length as u64).read_to_end(out).map_err(|e| self.corrupt(e))?;
+        let read = (&mut self.inner).take(length as u64).read_to_end(out);
+        let read = read.map_err(|e| read_error(&self.name, self.offset, &e))?;
         self.offset += read as u64;
         if read < length { Err(self.corrupt("the file is truncated")) } else { Ok(()) }
     }

@@ -6,6 +6,7 @@
 //! A zip has the files of a database's checkpoint but its tables, and `metadata`: a version line, then JSON. Tables are
 //! in `SSTs/`, archived logs in `logs/`, both under names of their own.
 
+use crate::compression::read_error;
 use crate::logs::{foreign, parsed};
 use bytes::Bytes;
 use fastchangelog_format::error::{Error, Result};
@@ -86,7 +87,7 @@ pub(crate) fn unpack(name: &str, file: Bytes, dir: &Path) -> Result<SnapshotMeta
         let inside = entry.name().map_err(damaged)?.into_owned();
         if inside == METADATA {
             let mut text = String::new();
-            entry.take(MAX_FILE).read_to_string(&mut text).map_err(|e| Error::corrupt(name, 0, e))?;
+            entry.take(MAX_FILE).read_to_string(&mut text).map_err(|e| read_error(name, 0, &e))?;
             let json = VERSION_LINES.iter().find_map(|line| text.strip_prefix(line));
             let json = json.ok_or_else(|| foreign(name, "its metadata is of an unknown version"))?;
             metadata = Some(parsed::<SnapshotMetadata>(name, json.as_bytes())?);
@@ -97,7 +98,7 @@ pub(crate) fn unpack(name: &str, file: Bytes, dir: &Path) -> Result<SnapshotMeta
         }
         let path = dir.join(&inside);
         let mut out = File::create(&path).map_err(|e| Error::io_at("cannot write", &path, &e))?;
-        io::copy(&mut entry.take(MAX_FILE), &mut out).map_err(|e| Error::corrupt(name, 0, e))?;
+        io::copy(&mut entry.take(MAX_FILE), &mut out).map_err(|e| read_error(name, 0, &e))?;
     }
     let metadata = metadata.ok_or_else(|| foreign(name, "it has no metadata"))?;
     let is_odd = |f: &SharedFile| !is_plain(f.local.trim_start_matches("archive/")) || f.remote.contains("..");
