@@ -33,7 +33,8 @@ pub(crate) fn notice_interpreter(_: Python<'_>) {
 pub(crate) fn attached<T>(work: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     let made = make_thread_state();
     Python::try_attach(|py| {
-        let _made = made; // dropped with the GIL, after the work
+        // Dropped with the GIL, after the work. Where the interpreter ends meanwhile, the state is left to it.
+        let _made = made.then(|| Made);
         work(py)
     })
 }
@@ -49,18 +50,17 @@ impl Drop for Made {
     }
 }
 
-/// Makes a thread state for this thread if it has none.
-fn make_thread_state() -> Option<Made> {
+/// Makes a thread state for this thread, unless it has one.
+fn make_thread_state() -> bool {
     // SAFETY: it may be called at any time.
     if unsafe { ffi::Py_IsInitialized() } == 0 {
-        return None;
+        return false;
     }
     // SAFETY: the interpreter is initialized.
     if !unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
-        return None;
+        return false;
     }
     let _making = no_fork();
     // SAFETY: the interpreter lives. The call takes no GIL: the thread that waits to fork may hold it.
-    let made = unsafe { ffi::PyThreadState_New(INTERPRETER.load(Ordering::Acquire)) };
-    (!made.is_null()).then_some(Made)
+    !unsafe { ffi::PyThreadState_New(INTERPRETER.load(Ordering::Acquire)) }.is_null()
 }
