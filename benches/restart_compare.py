@@ -53,7 +53,7 @@ KINDS = {
 }
 OURS = tuple(variant for variant, kind in KINDS.items() if kind.startswith("ours"))
 #: Materialize at once: what is measured is a snapshot with a little log, not how long a log grew.
-FILLING = {"materialization_log_bytes": "1MiB", "memory_budget": "2GiB"}
+FILLING = {"materialization_log_bytes": "1MiB", "materialization_log_ratio": "0.01", "memory_budget": "2GiB"}
 RESTARTED = {"materialization_interval": "1h", "materialization_log_ratio": "1000", "memory_budget": "2GiB"}
 
 

@@ -6,6 +6,10 @@ Does not own: PySpark's conversion (`PandasToArrowConversion`), which is used un
 PySpark converts nested columns value by value with `series.apply(…)`, which is slow and fails on Arrow-backed
 nulls. pandas delegates `apply` on an extension array to the array's own `map`; ours returns itself, since its values
 already have the form that Spark needs.
+
+pandas takes a second to import. At each start of a query Spark unpickles its operators in a new process on the driver,
+which only asks for the schema of their state: modules with operators import this one, and `processor.frames`, where
+they have rows.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ import dataclasses
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -30,7 +29,6 @@ from fastchangelog import _internal
 from fastchangelog.errors import InternalError, InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_session
 from fastchangelog.spark import metrics, settings, task
-from fastchangelog.spark.frames import frame
 from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.renewal import request_text
 from fastchangelog.spark.shard_task import (
@@ -43,7 +41,7 @@ from fastchangelog.spark.shard_task import (
 )
 
 if TYPE_CHECKING:
-    pass
+    import pandas as pd
 
 __all__ = ["ShardProcessor", "labelled"]
 
@@ -119,6 +117,8 @@ class ShardProcessor(StatefulProcessor):
     ) -> Generator[pd.DataFrame, None, tuple[str, int | None]]:
         """Yields the rows of one session, then a row of metrics; returns the handle, and the time in microseconds
         before which none of its groups closes, if it has watermarks."""
+        from fastchangelog.spark.frames import frame  # not above: see the header of `frames`
+
         operator = self._operator
         session = open_or_explain(open_session, request, operator.options, operator.confs)
         try:

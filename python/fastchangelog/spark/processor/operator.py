@@ -21,9 +21,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
@@ -31,7 +30,6 @@ from fastchangelog import _internal
 from fastchangelog.errors import InvalidArgumentError, raise_one_line
 from fastchangelog.server import open_state_session
 from fastchangelog.spark import event_time, metrics, settings, task, versions
-from fastchangelog.spark.frames import frame
 from fastchangelog.spark.lost_states import open_or_explain
 from fastchangelog.spark.processor.evolution import is_current
 from fastchangelog.spark.processor.imported import ImportedRows
@@ -52,6 +50,9 @@ from fastchangelog.spark.shard_task import (
 )
 from fastchangelog.spark.types.placeholders import placeholder
 from fastchangelog.spark.types.spark_arrow import spark_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["ProcessorConfig", "ProcessorOperator", "at_runtime", "raise_from_task", "spark_settings"]
 
@@ -191,6 +192,8 @@ class ProcessorOperator(StatefulProcessor):
         clock: Stopwatch,
     ) -> Generator[pd.DataFrame, None, tuple[str, int | None]]:
         """Yields the user's rows, then a row of metrics; returns the handle and the shard's next timer."""
+        from fastchangelog.spark.frames import frame  # not above: see the header of `frames`
+
         operator, spec = self._config.operator, at_runtime(self._config.run)
         names = [*operator.output.names, metrics.PROCESSOR_COLUMN]
         session = open_or_explain(open_state_session, request, operator.options, operator.confs)

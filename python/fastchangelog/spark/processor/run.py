@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -26,8 +26,6 @@ from fastchangelog.spark.processor.arrow import declarations_of, run_vectorised
 from fastchangelog.spark.processor.driver_copy import driver_copy
 from fastchangelog.spark.processor.evolution import evolve
 from fastchangelog.spark.processor.feed import ChunkFeed, Group, MergedFeed, Parts
-from fastchangelog.spark.processor.frames.input import FrameMaker, FrameParts, key_values
-from fastchangelog.spark.processor.frames.output import OutputFrames
 from fastchangelog.spark.processor.imported import ImportedRows, write_imported
 from fastchangelog.spark.processor.payloads import spill_folder
 from fastchangelog.spark.processor.rows.input import KeyMaker, RowMaker, RowParts, has_nan
@@ -48,6 +46,9 @@ from fastchangelog.spark.processor.user_code import raise_from_user_code
 from fastchangelog.spark.types.row_class import row_class
 from fastchangelog.spark.types.state_type import StateType
 from fastchangelog.spark.types.values import has_floats
+
+if TYPE_CHECKING:
+    from fastchangelog.spark.processor.frames.output import OutputFrames
 
 __all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "NO_QUERY", "init_on_driver", "run_batch"]
 
@@ -182,6 +183,9 @@ class _Run:
             self._keys = KeyMaker(spec.key, spec.timezone)
             self._out = OutputRows(spec.output)
         else:
+            from fastchangelog.spark.processor.frames.input import key_values  # not above: see `spark.frames`
+            from fastchangelog.spark.processor.frames.output import OutputFrames
+
             self._keys = KeyMaker(spec.key, spec.timezone, key_values)
             self._out = OutputFrames(
                 spec.output,
@@ -233,6 +237,8 @@ class _Run:
         spec = self._spec
         if spec.api == "row":
             return RowParts(RowMaker(struct, columns, spec.timezone))
+        from fastchangelog.spark.processor.frames.input import FrameMaker, FrameParts
+
         maker = FrameMaker(struct, columns, spec.timezone, integers_with_na=spec.integers_with_na)
         return FrameParts(maker, spec.max_records, spec.max_bytes)
 
