@@ -4,14 +4,15 @@
 //! code while the interpreter ends (`ending`).
 //!
 //! A thread that Python did not start has no thread state. CPython makes one before it asks for the GIL, under a lock of
-//! the process that [`fork`] does not reset in time: if the thread that has the GIL forks in that moment, the child of
-//! CPython 3.11 waits for that lock for ever, inside `os.fork()`.
+//! the process. If the thread that has the GIL forks in that moment, the child waits for the lock for ever, inside
+//! `os.fork()` ([a fault of CPython up to 3.11][fault]). Later versions reset the lock in the child first. From 3.13 on
+//! they hold it during the fork: to delay the fork until the lock is free would wait for ever.
 //!
 //! Invariants:
-//! 1. no fork begins while a thread state is made;
+//! 1. before CPython 3.12, no fork begins while a thread state is made here;
 //! 2. a thread state that was made here ends with the call that needed it.
 //!
-//! [`fork`]: https://docs.python.org/3/library/os.html#os.fork
+//! [fault]: https://github.com/python/cpython/issues/112275
 
 use fastchangelog_store::forked::no_fork;
 use pyo3::ffi;
@@ -19,13 +20,16 @@ use pyo3::prelude::*;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The interpreter that imported this module. A forked child has it at the same address.
+/// The interpreter that imported this module, if it has the fault; otherwise null. A forked child has it at the same
+/// address.
 static INTERPRETER: AtomicPtr<ffi::PyInterpreterState> = AtomicPtr::new(null_mut());
 
 /// Notes the interpreter of all later calls.
-pub(crate) fn notice_interpreter(_: Python<'_>) {
-    // SAFETY: this thread is attached.
-    INTERPRETER.store(unsafe { ffi::PyInterpreterState_Get() }, Ordering::Release);
+pub(crate) fn notice_interpreter(py: Python<'_>) {
+    if py.version_info() < (3, 12) {
+        // SAFETY: this thread is attached.
+        INTERPRETER.store(unsafe { ffi::PyInterpreterState_Get() }, Ordering::Release);
+    }
 }
 
 /// Calls `work` with the GIL, on any thread. None once the interpreter ends.
@@ -50,10 +54,11 @@ impl Drop for Made {
     }
 }
 
-/// Makes a thread state for this thread, unless it has one.
+/// Makes a thread state for this thread, unless it has one or CPython may make it.
 fn make_thread_state() -> bool {
+    let interpreter = INTERPRETER.load(Ordering::Acquire);
     // SAFETY: it may be called at any time.
-    if unsafe { ffi::Py_IsInitialized() } == 0 {
+    if interpreter.is_null() || unsafe { ffi::Py_IsInitialized() } == 0 {
         return false;
     }
     // SAFETY: the interpreter is initialized.
@@ -62,5 +67,5 @@ fn make_thread_state() -> bool {
     }
     let _making = no_fork();
     // SAFETY: the interpreter lives. The call takes no GIL: the thread that waits to fork may hold it.
-    !unsafe { ffi::PyThreadState_New(INTERPRETER.load(Ordering::Acquire)) }.is_null()
+    !unsafe { ffi::PyThreadState_New(interpreter) }.is_null()
 }
