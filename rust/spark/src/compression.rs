@@ -31,7 +31,7 @@ pub(crate) type Content = Box<dyn Read + Send>;
 /// The error of the file `name` at an offset: damage, unless this machine's disk failed.
 pub(crate) fn read_error(name: &str, offset: u64, error: &io::Error) -> Error {
     match error.raw_os_error() {
-        Some(_) => Error::io(format_args!("cannot copy {name} to the scratch folder"), error),
+        Some(_) => Error::io(format_args!("cannot keep {name} in the scratch folder"), error),
         None => Error::corrupt(name, offset, error),
     }
 }

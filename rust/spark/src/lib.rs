@@ -18,7 +18,8 @@
 //! Invariants:
 //! 1. a file that is truncated, damaged or of an unknown form is an error with its name, never data (P9);
 //! 2. nothing is written but files of a scratch folder, which is removed;
-//! 3. of a state, memory holds blocks and small files, whatever the size of the state and its files (P7).
+//! 3. of a state, memory holds blocks, small files and the zip of a snapshot, which has no tables, whatever the size of
+//!    the state (P7).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

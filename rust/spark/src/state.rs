@@ -10,7 +10,7 @@
 //!
 //! Everything is put together in a RocksDB database of the scratch folder, also for the HDFS-backed provider, which
 //! itself keeps a state in memory. A reader that goes on to a later version applies the changes in between. Large files
-//! are read from a copy in the scratch folder, so that no state needs memory by its size.
+//! of changes are read from a copy in the scratch folder, so that no state needs memory by its size.
 
 use crate::changes::{Change, Changes, LineageItem};
 use crate::compression::Content;
@@ -20,7 +20,7 @@ use fastchangelog_format::error::{Error, ErrorKind, Result};
 use fastchangelog_state::foreign::ForeignDatabase;
 use fastchangelog_state::rocks::is_of_rocksdb;
 use fastchangelog_store::Store;
-use fastchangelog_store::transfer::blocking;
+use fastchangelog_store::transfer::{DownloadError, blocking};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
@@ -288,9 +288,7 @@ impl StateReader {
 
     /// Downloads a table or a log of a snapshot.
     async fn fetch(&self, file: &SharedFile, dir: &Path) -> Result<()> {
-        let name = format!("{}/{}", self.folder, file.remote);
-        let fetched = self.store.get_foreign_to_file(&name, file.size, &dir.join(&file.local)).await;
-        fetched.map_err(|error| self.gone(&file.remote, error))
+        self.download(&file.remote, file.size, &dir.join(&file.local)).await
     }
 
     /// A file of changes, which is in memory only if it is small.
@@ -301,25 +299,32 @@ impl StateReader {
         }
         std::fs::create_dir_all(&self.scratch).map_err(|e| Error::io_at("cannot make", &self.scratch, &e))?;
         let path = self.scratch.join(name);
-        let fetched = self.store.get_foreign_to_file(&format!("{}/{name}", self.folder), size, &path).await;
-        fetched.map_err(|error| self.gone(name, error))?;
+        match self.download(name, size, &path).await {
+            Ok(()) => {}
+            // Written again since the listing, as by another attempt of its task: the content shows whether it is whole.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Box::new(self.read(name).await?.reader())),
+            Err(error) => return Err(error),
+        }
         let file = File::open(&path).map_err(|e| Error::io_at("cannot read", &path, &e))?;
         // What is open can be read to its end.
         let _ = std::fs::remove_file(&path);
         Ok(Box::new(BufReader::with_capacity(READ_AHEAD, file)))
     }
 
-    async fn read(&self, name: &str) -> Result<Bytes> {
-        let found = self.store.get_named(&format!("{}/{name}", self.folder)).await?;
-        found.ok_or_else(|| self.gone(name, Error::not_found("")))
+    async fn download(&self, name: &str, size: u64, path: &Path) -> Result<()> {
+        match self.store.download_foreign(&format!("{}/{name}", self.folder), size, path).await {
+            Err(DownloadError::Store(error)) if error.kind() == ErrorKind::NotFound => Err(self.gone(name)),
+            downloaded => downloaded.map_err(DownloadError::into_inner),
+        }
     }
 
-    /// The error of a download, in words of the checkpoint if the file is not there.
-    fn gone(&self, name: &str, error: Error) -> Error {
-        if error.kind() == ErrorKind::NotFound {
-            return Error::not_found(format!("{} vanished while the checkpoint was read", self.address(name)));
-        }
-        error
+    async fn read(&self, name: &str) -> Result<Bytes> {
+        let found = self.store.get_named(&format!("{}/{name}", self.folder)).await?;
+        found.ok_or_else(|| self.gone(name))
+    }
+
+    fn gone(&self, name: &str) -> Error {
+        Error::not_found(format!("{} vanished while the checkpoint was read", self.address(name)))
     }
 
     fn shown(&self) -> String {

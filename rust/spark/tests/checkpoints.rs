@@ -263,6 +263,14 @@ fn p7_a_large_file_is_read_over_the_scratch_folder() {
         let listed = checkpoint.state_files().await.unwrap();
         let commit = checkpoint.commit(11).await.unwrap().unwrap();
         let version = Checkpoint::version_after(&commit, 11, &id, 0).unwrap();
+        let halves = content.split_at(content.len() / 2);
+        let again = [halves.0, halves.1].map(|half| zstd::encode_all(half, 1).unwrap()).concat();
+        assert_ne!(again.len(), file.len());
+        fs::write(folder.join("12.snapshot"), again).unwrap();
+        let mut reader = checkpoint.reader(&listed, &id, scratch.path());
+        reader.load(&version).await.unwrap();
+        assert_eq!(count(&reader, None).unwrap(), u64::from(rows), "written again since the listing");
+        drop(reader);
         fs::write(folder.join("12.snapshot"), &file[..8 << 20]).unwrap();
         let error = checkpoint.reader(&listed, &id, scratch.path()).load(&version).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

@@ -254,7 +254,7 @@ async fn files_go_up_and_come_down_in_parts() {
         let target = folder.path().join("target");
         store.get_to_file(&object, &target).await.unwrap();
         assert!(std::fs::read(&target).unwrap() == content);
-        store.get_foreign_to_file(&object.name, object.size, &target).await.unwrap();
+        store.download_foreign(&object.name, object.size, &target).await.unwrap();
         assert!(std::fs::read(&target).unwrap() == content);
         let small = folder.path().join("small");
         std::fs::write(&small, CONTENT).unwrap();
@@ -302,10 +302,12 @@ async fn a_failed_download_leaves_no_file() {
     inner.always(Operation::Get, Fault::Flip);
     assert_eq!(store.get_to_file(&object, &target).await.unwrap_err().kind(), ErrorKind::Corrupt);
     inner.heal();
-    let shorter = store.get_foreign_to_file(&object.name, object.size - 1, &target).await;
-    assert_eq!(shorter.unwrap_err().kind(), ErrorKind::Corrupt);
-    let absent = store.get_foreign_to_file("SSTs/absent", 9 << 20, &target).await;
-    assert_eq!(absent.unwrap_err().kind(), ErrorKind::NotFound);
+    let foreign = async |name: &str, size| store.download_foreign(name, size, &target).await.unwrap_err().into_inner();
+    for size in [0, object.size - 1, object.size + 1] {
+        assert_eq!(foreign(&object.name, size).await.kind(), ErrorKind::Corrupt, "{size}");
+    }
+    assert_eq!(foreign("SSTs/absent", 9 << 20).await.kind(), ErrorKind::NotFound);
+    assert_eq!(foreign("SSTs/absent", 0).await.kind(), ErrorKind::NotFound);
     // Dropped half way.
     inner.hold();
     assert!(tokio::time::timeout(Duration::from_secs(1), store.get_to_file(&object, &target)).await.is_err());

@@ -117,15 +117,11 @@ impl Store {
 
     /// Downloads an object that another program wrote into the file `path`; `size` is what a listing or that program
     /// says. Only the size is verified. A file of that name is replaced.
-    pub async fn get_foreign_to_file(&self, name: &str, size: u64, path: &Path) -> Result<()> {
+    pub async fn download_foreign(&self, name: &str, size: u64, path: &Path) -> Result<(), DownloadError> {
         let object = ObjectRef { name: name.to_owned(), size, crc: 0 };
-        let filled = async {
-            let temp = TempFile::create(path).map_err(|e| unwritable(path, &e))?;
-            reserve_space(&temp.file, path, size).map_err(|e| unwritable(path, &e))?;
-            let (temp, _) = self.fill(&object, temp, path, false).await?;
-            temp.publish(path).map_err(|e| unwritable(path, &e))
-        };
-        filled.await.map_err(DownloadError::into_inner)
+        let temp = TempFile::create(path).map_err(|e| unwritable(path, &e))?;
+        let (temp, _) = self.fill(&object, temp, path, false).await?;
+        temp.publish(path).map_err(|e| unwritable(path, &e))
     }
 
     /// Reads an object into a file; returns the checksum of its bytes. `has_crc`: that of the reference is known.
@@ -147,7 +143,8 @@ impl Store {
                 // write.
                 let buffer = self.inner.memory.transfer(MemoryUser::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
-                let whole = has_crc && object.size <= part;
+                // The checksum of no bytes is 0, whoever wrote them.
+                let whole = object.size == 0 || (has_crc && object.size <= part);
                 let bytes =
                     if whole { self.get(object).await? } else { self.get_range(object, offset, length).await? };
                 Ok((bytes, buffer))
