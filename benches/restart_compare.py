@@ -3,7 +3,8 @@
     restart_compare.py [--keys N …] [--rows N] [--rounds N] [--variants VARIANT …]
                        [--latency-ms N] [--limit SECONDS] [--out FILE]
 
-Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it. It is
+Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it (of
+distinct rows with the log alone: batches without new keys name no snapshot). It is
 then started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
 measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;

@@ -8,8 +8,8 @@ nulls. pandas delegates `apply` on an extension array to the array's own `map`; 
 already have the form that Spark needs.
 
 pandas takes a second to import. At each start of a query Spark unpickles its operators in a new process on the driver,
-which only asks for the schema of their state: modules with operators import this one, and `processor.frames`, where
-they have rows.
+which only asks for the schema of their state. So modules with operators import this one and `processor.frames` only
+inside functions that handle rows.
 """
 
 from __future__ import annotations

@@ -121,9 +121,9 @@ def prepare_session(spark: SparkSession) -> None:
     for key, wanted in REQUIRED.items():
         found = spark.conf.get(key, None)
         if found is None:
-            spark.conf.set(key, wanted)
             if key == PROVIDER:
-                _set_here.add(internals.session_id(spark))
+                _set_here.add(internals.session_id(spark))  # before others can see the setting
+            spark.conf.set(key, wanted)
             _log.info("set %s=%s for this session: stateful operators of fastchangelog need it", key, wanted)
         elif not _fits(key, found):
             raise UnsupportedError(_unfit(key, found))

@@ -5,11 +5,14 @@
 //!
 //! A thread that Python did not start has no thread state. CPython makes one before it asks for the GIL, under a lock of
 //! the process. If the thread that has the GIL forks in that moment, the child waits for the lock for ever, inside
-//! `os.fork()` ([a fault of CPython up to 3.11][fault]). Later versions reset the lock in the child first. From 3.13 on
-//! they hold it during the fork: to delay the fork until the lock is free would wait for ever.
+//! `os.fork()` ([a fault of CPython before 3.12][fault]). Later versions reset the lock in the child first. From 3.13 on
+//! they hold it during the fork: a gate that delays the fork would wait for ever.
+//!
+//! With `tracemalloc` memory for a thread state needs the GIL, which the thread that waits to fork holds. There CPython
+//! makes the states, with its fault.
 //!
 //! Invariants:
-//! 1. before CPython 3.12, no fork begins while a thread state is made here;
+//! 1. before CPython 3.12, no fork begins while a thread state is made, unless `tracemalloc` traces;
 //! 2. a thread state that was made here ends with the call that needed it.
 //!
 //! [fault]: https://github.com/python/cpython/issues/112275
@@ -17,6 +20,7 @@
 use fastchangelog_store::forked::no_fork;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -54,6 +58,17 @@ impl Drop for Made {
     }
 }
 
+unsafe extern "C" {
+    fn PyTraceMalloc_Untrack(domain: c_uint, pointer: usize) -> c_int;
+}
+
+/// True while `tracemalloc` traces.
+fn is_traced() -> bool {
+    const NOT_TRACING: c_int = -2;
+    // SAFETY: it may be called without the GIL, and forgets an address that nobody tracks.
+    unsafe { PyTraceMalloc_Untrack(c_uint::MAX, 0) != NOT_TRACING }
+}
+
 /// Makes a thread state for this thread, unless it has one or CPython may make it.
 fn make_thread_state() -> bool {
     let interpreter = INTERPRETER.load(Ordering::Acquire);
@@ -62,7 +77,7 @@ fn make_thread_state() -> bool {
         return false;
     }
     // SAFETY: the interpreter is initialized.
-    if !unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+    if !unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() || is_traced() {
         return false;
     }
     let _making = no_fork();
