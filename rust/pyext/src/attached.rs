@@ -65,7 +65,7 @@ unsafe extern "C" {
 /// True while `tracemalloc` traces.
 fn is_traced() -> bool {
     const NOT_TRACING: c_int = -2;
-    // SAFETY: it may be called without the GIL, and forgets an address that nobody tracks.
+    // SAFETY: it may be called without the GIL, and forgets an address that is not tracked.
     unsafe { PyTraceMalloc_Untrack(c_uint::MAX, 0) != NOT_TRACING }
 }
 

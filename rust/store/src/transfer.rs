@@ -143,7 +143,7 @@ impl Store {
                 // write.
                 let buffer = self.inner.memory.transfer(MemoryUser::Downloads, length, Order::MemoryFirst).await;
                 // An empty object has no range, but its existence and size are checked all the same.
-                // The checksum of no bytes is 0, whoever wrote them.
+                // The checksum of no bytes is 0.
                 let whole = object.size == 0 || (has_crc && object.size <= part);
                 let bytes =
                     if whole { self.get(object).await? } else { self.get_range(object, offset, length).await? };
