@@ -4,9 +4,9 @@
                        [--latency-ms N] [--limit SECONDS] [--out FILE]
 
 Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it (of
-distinct rows with the log alone: batches without new keys name no snapshot). It is
-then started again, in another process and on an empty local disk: a small query first, so that imports and JIT are not
-measured, then the real one with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
+distinct rows with the log alone: batches without new keys name no snapshot). It is then started again, in another
+process and on an empty local disk: a small query first, so that imports and JIT are not measured, then the real one
+with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
 variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
 they need PYTHONPATH=tests, and leave out Spark's own operator, which needs Hadoop's S3 client. A filling or a restart
 that takes longer than `--limit` is ended and named, and the rest of its kind is not measured.
@@ -54,7 +54,7 @@ KINDS = {
 }
 OURS = tuple(variant for variant, kind in KINDS.items() if kind.startswith("ours"))
 #: Materialize at once: what is measured is a snapshot with a little log, not how long a log grew.
-FILLING = {"materialization_log_bytes": "1MiB", "materialization_log_ratio": "0.01", "memory_budget": "2GiB"}
+FILLING = {"materialization_log_bytes": "1MiB", "memory_budget": "2GiB"}
 RESTARTED = {"materialization_interval": "1h", "materialization_log_ratio": "1000", "memory_budget": "2GiB"}
 
 

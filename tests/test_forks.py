@@ -12,9 +12,11 @@ import pytest
 
 from support.programs import run
 
+#: Seconds for many forks: on a loaded machine each takes ten times as long.
+MANY = 240
 #: What a child does by itself: it flushes and compacts, uploads, waits, and is called back.
 WORKS = """
-    import os, signal, threading, time, fastchangelog as fc
+    import os, signal, threading, fastchangelog as fc
 
     def works(folder):
         called = threading.Event()
@@ -45,7 +47,7 @@ WORKS = """
         if pid == 0:
             code = 1
             try:
-                signal.alarm(30)
+                signal.alarm(50)
                 work()
                 code = 0
             finally:
@@ -103,20 +105,17 @@ def test_a_child_works_whatever_its_parents_threads_hold(tmp_path: Path) -> None
     threads = [threading.Thread(target=forever, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
-    ended, end = set(), time.monotonic() + 20  # on a loaded machine with fewer children
-    for _ in range(12):
-        ended.add(in_child(lambda: works(folder)))
-        if ended != {0} or time.monotonic() > end:
-            break
+    ended = [in_child(lambda: works(folder)) for _ in range(12)]
     stop.set()
     for thread in threads:
         thread.join()
     st.close()
-    print(ended)
+    print(*ended)
         """,
         str(tmp_path),
+        patience=MANY,
     )
-    assert (outcome.returncode, outcome.stdout) == (0, "{0}\n"), outcome.stderr
+    assert (outcome.returncode, outcome.stdout.split()) == (0, ["0"] * 12), outcome.stderr
 
 
 @pytest.mark.case("A-18")
@@ -124,7 +123,7 @@ def test_forks_return_while_threads_of_the_core_call_python() -> None:
     """CPython makes the state of such a thread under a lock that a child inherits."""
     outcome = run(
         """
-        import os, signal, threading, time, fastchangelog as fc
+        import os, signal, threading, fastchangelog as fc
         storage = fc.ChangelogStorage("memory://busy")
         stop, ended = threading.Event(), set()
 
@@ -137,7 +136,6 @@ def test_forks_return_while_threads_of_the_core_call_python() -> None:
         threads = [threading.Thread(target=persist, args=(number,)) for number in range(3)]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + 20  # on a loaded machine with fewer forks
         for _ in range(1500):
             pid = os.fork()
             if pid == 0:
@@ -146,13 +144,14 @@ def test_forks_return_while_threads_of_the_core_call_python() -> None:
             signal.alarm(20)
             ended.add(os.waitpid(pid, 0)[1])
             signal.alarm(0)
-            if ended != {0} or time.monotonic() > end:
+            if ended != {0}:
                 break
         stop.set()
         for thread in threads:
             thread.join()
         print(ended)
-        """
+        """,
+        patience=MANY,
     )
     assert (outcome.returncode, outcome.stdout) == (0, "{0}\n"), outcome.stderr
 

@@ -13,7 +13,7 @@ from typing import Any
 PATIENCE = 60
 
 
-def run(script: str, *arguments: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a script with these arguments; gives its exit code and what it said."""
+def run(script: str, *arguments: str, patience: float = PATIENCE, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a script with these arguments for at most `patience` seconds; gives its exit code and what it said."""
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **how)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, **how)

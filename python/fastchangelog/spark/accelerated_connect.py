@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
-from fastchangelog.spark import internals_connect, internals_plans, settings
+from fastchangelog.spark import internals_connect, internals_plans
 from fastchangelog.spark.accelerated_operators import (
     AGGREGATES,
     DEDUPLICATION,
@@ -92,8 +92,7 @@ def _ours(found: OnlyOperator, start: ConnectStart, given: Given, name: str, *, 
     """The result of our operator; `is_free` means that it may stay with Spark."""
 
     def choose(kind: str, windows: tuple[int, int] | None = None) -> None:
-        chose_rocksdb = settings.chose_rocksdb(start.frame.sparkSession)
-        reason = given.choice.refusal(kind, start.output_mode, windows, chose_rocksdb=chose_rocksdb)
+        reason = given.refusal(start.frame.sparkSession, kind, start.output_mode, windows)
         if reason is not None and is_free:
             raise Stays(reason)
 

@@ -132,6 +132,12 @@ class Given:
     options: Options | None
     storage_options: Hidden[StorageOptions | None]
 
+    def refusal(
+        self, spark: SparkSession, kind: str, output_mode: str, windows: tuple[int, int] | None = None
+    ) -> str | None:
+        """The reason to leave an operator of this session to Spark, as of `Choice.refusal`."""
+        return self.choice.refusal(kind, output_mode, windows, chose_rocksdb=settings.chose_rocksdb(spark))
+
 
 def kept_by_us(spark: SparkSession, checkpoint: str | None, given: Given) -> list[bool]:
     """Of each stateful operator in a checkpoint, by number: whether its state is with us. None for a new query."""

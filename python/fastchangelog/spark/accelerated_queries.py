@@ -15,7 +15,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from fastchangelog.errors import InvalidArgumentError, UnsupportedError
-from fastchangelog.spark import internals_operators, metrics, settings
+from fastchangelog.spark import internals_operators, metrics
 from fastchangelog.spark.accelerated_operators import (
     AGGREGATES,
     DEDUPLICATION,
@@ -189,8 +189,8 @@ class _Query:
 
     def _choose(self, operator: Operator, kind: str, windows: tuple[int, int] | None = None) -> None:
         """Ends with `Stays` for an operator that was not chosen; one that has its state with us goes on."""
-        chose_rocksdb = settings.chose_rocksdb(self._start.frame.sparkSession)
-        reason = self._given.choice.refusal(kind, self._start.output_mode, windows, chose_rocksdb=chose_rocksdb)
+        start = self._start
+        reason = self._given.refusal(start.frame.sparkSession, kind, start.output_mode, windows)
         if reason is not None and operator.number not in self._stored:
             raise Stays(reason)
 
