@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import pathlib
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,38 @@ def test_distinct_rows_within_the_watermark_are_sparks(feed: Any, tmp_path: path
     )
     assert ours == sparks
     assert len(ours) > 5
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_batches_larger_than_memory_are_sparks(feed: Any, tmp_path: pathlib.Path, within: bool) -> None:
+    rng = random.Random(7)  # noqa: S311 - rows of a test
+
+    def rows_until(second: int) -> list[tuple[Any, ...]]:
+        keys = [f"{rng.randrange(1_500)}" + "k" * 40 for _ in range(2_000)]
+        return [row(key, second - rng.randrange(30), i) for i, key in enumerate(keys)]
+
+    runs = [[rows_until(60), rows_until(75)], [rows_until(150), rows_until(155)]]
+    state, options = tmp_path / "state", {"session_memory": "8KiB"}
+
+    def sparks(df: Any) -> Any:
+        return marked(df).dropDuplicatesWithinWatermark(["k"]) if within else marked(df).dropDuplicates(["k", "ts"])
+
+    def ours(df: Any) -> Any:
+        if within:
+            return drop_duplicates_within_watermark(marked(df), ["k"], state=state, options=options)
+        return drop_duplicates(marked(df), ["k", "ts"], state=state, options=options)
+
+    wanted = batches_of_runs(feed, tmp_path, "sparks", "append", sparks, runs, SCHEMA)
+    source, found, spilled = feed(SCHEMA, name="ours"), {}, []
+    for batches in runs:
+        for rows in batches:
+            source.add(rows)
+        ran = run(ours(source.stream()), tmp_path / "checkpoint", mode="append")
+        found.update({number: rows_of(rows) for number, rows in ran.batches.items() if rows})
+        spilled += [progress.observedMetrics["fastchangelog.default"]["spilled_bytes"] for progress in ran.progress]
+    assert found == wanted
+    assert min(map(len, found.values())) > 500
+    assert len([size for size in spilled if size > 0]) == len(found)
 
 
 @pytest.mark.parametrize("columns", ["window k", "session_window", "k session_window"])

@@ -33,7 +33,7 @@ fn p2_p3_everything_local_can_be_deleted_at_any_moment() {
         let restore = if seed % 2 == 0 { "eager" } else { "lazy" };
         let mut world = World::new(seed, &[("max_handle_segments", "4"), ("restore", restore)]);
         for _ in 0..20 {
-            let rows = world.random_rows(&mut rng);
+            let rows = world.random_batch(&mut rng);
             world.batch(&rows, 1, Kept::Last);
             match rng.random_range(0..6) {
                 0 => world.restart(true),
@@ -57,7 +57,7 @@ fn p1_an_older_timeline_may_come_back() {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut world = World::new(seed, &[]);
         for step in 0..24 {
-            let rows = world.random_rows(&mut rng);
+            let rows = world.random_batch(&mut rng);
             world.batch(&rows, rng.random_range(1..3), Kept::First);
             if step % 3 == 2 {
                 world.materialize();
@@ -68,6 +68,36 @@ fn p1_an_older_timeline_may_come_back() {
         }
         world.check_all();
     }
+}
+
+#[test]
+fn p3_a_quiet_state_is_restored_from_its_snapshot() {
+    let mut rng = StdRng::seed_from_u64(5);
+    let mut world = World::new(5, &[]);
+    let rows = world.random_rows(&mut rng);
+    world.batch(&rows, 1, Kept::Last);
+    world.batch(&[], 1, Kept::Last); // makes the version before live
+    world.materialize();
+    assert!(world.handles().iter().all(|handle| handle.snapshot.is_none() && !handle.segments.is_empty()));
+    world.batch(&[], 3, Kept::First);
+    for _ in 0..2 {
+        let quiet = world.handles();
+        assert!(quiet.iter().all(|handle| handle.snapshot.is_some() && handle.segments.is_empty()), "the log is cut");
+        world.batch(&[], 1, Kept::Last);
+    }
+    // The retained batches before them still name the log.
+    for (batches, delete_local) in [(0, true), (3, false), (3, true)] {
+        world.roll_back(batches);
+        world.restart(delete_local);
+        world.check_all();
+    }
+    let more = world.random_rows(&mut rng);
+    world.batch(&more, 1, Kept::Last);
+    world.batch(&[], 1, Kept::Last);
+    world.materialize();
+    world.batch(&[], 1, Kept::Last);
+    world.restart(true);
+    world.check_all();
 }
 
 #[test]

@@ -406,19 +406,19 @@ impl Core {
         };
         let handle = match (next, newest) {
             (Some(next), _) => next,
-            (None, Some(newest)) if newest.schema_id == schema.0 && self.shard.rebased(&newest).is_none() => {
-                let unchanged = self.wait(async {
-                    let mut chain = chain.lock().await;
-                    // What an earlier attempt left in doubt is decided by publishing what counts.
-                    if chain.is_uncertain() { Ok(false) } else { chain.check().await.map(|()| true) }
-                })?;
-                if unchanged {
-                    return Ok(newest);
-                }
-                newest
-            }
             (None, Some(newest)) => {
-                let newest = self.shard.rebased(&newest).unwrap_or(newest);
+                let rebased = self.shard.rebased(&newest)?;
+                if rebased.is_none() && newest.schema_id == schema.0 {
+                    let unchanged = self.wait(async {
+                        let mut chain = chain.lock().await;
+                        // What an earlier attempt left in doubt is decided by publishing what counts.
+                        if chain.is_uncertain() { Ok(false) } else { chain.check().await.map(|()| true) }
+                    })?;
+                    if unchanged {
+                        return Ok(newest);
+                    }
+                }
+                let newest = rebased.unwrap_or(newest);
                 ShardHandle { batch, schema_id: schema.0, schema: schema.1.to_owned(), ..newest }
             }
             (None, None) => self.shard.first_handle(batch, schema)?,

@@ -127,18 +127,6 @@ impl Shard {
         self.initial_handle(&self.with_live(|live| Ok(meta_of(live, batch, schema)))?)
     }
 
-    /// The live version from the finished snapshot that waits, if `handle` is of that version and may have it.
-    pub(crate) fn rebased(&self, handle: &ShardHandle) -> Option<ShardHandle> {
-        let snapshot = self.control.lock().waiting.as_ref().map(|waiting| waiting.snapshot.clone())?;
-        let live = self.live.read();
-        let live = live.as_ref().filter(|live| live.version == Some(handle.version))?;
-        let mut lineage = live.lineage.clone();
-        lineage.rebase(&snapshot).then(|| {
-            let (indexed, segments) = lineage.handle_parts();
-            ShardHandle { snapshot: lineage.snapshot, indexed, segments, ..handle.clone() }
-        })
-    }
-
     /// Bytes and number of the log's change sets after the newest snapshot, also one that still waits.
     pub(crate) fn since_snapshot(&self) -> (u64, usize) {
         let snapshot = self.control.lock().waiting.as_ref().map(|waiting| waiting.snapshot.clone());
@@ -150,7 +138,7 @@ impl Shard {
         (lineage.log_bytes(), lineage.segments.len())
     }
 
-    /// Takes over the snapshot of a handle that [`Self::rebased`] gave, now that the handle counts.
+    /// Takes over the snapshot of a handle that `rebased` gave, now that the handle counts.
     pub(crate) fn adopt_snapshot(&self, handle: &ShardHandle) {
         if let Some(live) = self.live.write().as_mut().filter(|live| live.version == Some(handle.version))
             && let Some(snapshot) = &handle.snapshot

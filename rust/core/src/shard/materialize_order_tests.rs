@@ -5,13 +5,32 @@
 
 use super::tests::{Model, World};
 use super::*;
-use fastchangelog_format::model::ShardHandle;
+use crate::shard::seal::HandleMeta;
+use fastchangelog_format::model::{BatchId, ShardHandle};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Random orders of execute, keep, promote, begin, run, complete, abort, restart, roll back, retire and sweep. A sweep
-/// deletes what no retained handle leads to and was there before the oldest of them, and before the run in progress.
+/// One execution of a batch that changes nothing.
+fn execute_quiet(world: &World) -> ShardHandle {
+    world.promote();
+    let base = world.newest().0.as_ref();
+    let meta = HandleMeta {
+        instance: world.shard.live.read().as_ref().unwrap().instance,
+        parent: base.map(|handle| handle.version),
+        batch: BatchId(world.batch),
+        schema_id: 7,
+        schema: "{}".into(),
+        watermark: None,
+        state_keys: 0,
+        state_bytes: 0,
+    };
+    world.shard.seal_unchanged(base, meta).unwrap().handle
+}
+
+/// Random orders of execute, execute without changes, keep, promote, begin, run, complete, abort, restart, roll back,
+/// retire and sweep. A sweep deletes what no retained handle leads to and was there before the oldest of them, and
+/// before the run in progress.
 fn history(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut world = World::new(&[("max_handle_segments", "3")]);
@@ -32,7 +51,12 @@ fn history(seed: u64) {
                 world.commit(kept, changes);
                 came.push(step);
             }
-            6..9 => world.promote(),
+            6..8 => world.promote(),
+            8 => {
+                let quiet: Vec<ShardHandle> = (0..rng.random_range(1..3)).map(|_| execute_quiet(&world)).collect();
+                world.commit(quiet[0].clone(), Model::new());
+                came.push(step);
+            }
             9..13 if run.is_none() => {
                 run = world.shard.begin_materialize().unwrap().map(|run| (run, step));
                 ran = false;

@@ -30,7 +30,7 @@ pub(super) struct World {
     pub(super) shard: Arc<Shard>,
     /// Handles that Spark kept, with what the state must be; the last is the newest.
     pub(super) history: Vec<(Option<ShardHandle>, Model)>,
-    batch: i64,
+    pub(super) batch: i64,
     starts: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Sealing: from a change set to the handle of a durable version.
 //!
 //! Owns: encoding a change set for the log, waiting for the acknowledgement of all parts, the lineage of the new
-//! version, its handle, and keeping it prepared.
+//! version, its handle, and keeping it prepared; the handle of a batch that changed nothing.
 //! Does not own: the content of the change set (`session`, and the owner of an embedded state), promotion
 //! (`transition`).
 //!
@@ -9,7 +9,7 @@
 
 use super::lineage::Lineage;
 use super::session_counters::SessionCounters;
-use super::{Prepared, Shard, ShardContext};
+use super::{Live, Prepared, Shard, ShardContext};
 use crate::kinds::hints::StateHints;
 use fastchangelog_format::EncodedSet;
 use fastchangelog_format::error::Result;
@@ -111,6 +111,16 @@ pub(super) struct SealedVersion {
     pub(super) rebased: bool,
 }
 
+impl SealedVersion {
+    /// Its handle; the session counts a new snapshot.
+    pub(super) fn count(self, counters: &mut SessionCounters) -> ShardHandle {
+        if self.rebased {
+            counters.count("rebased", 1);
+        }
+        self.handle
+    }
+}
+
 /// The result of a commit.
 #[derive(Debug, Clone)]
 pub struct Committed {
@@ -165,6 +175,35 @@ impl Shard {
         };
         self.remember(version, prepared);
         Ok(SealedVersion { handle, rebased })
+    }
+
+    /// The handle of a batch that changed nothing: the version of `base`, seen by a later batch. Without it, a state
+    /// that no longer changes would be restored from its log for ever: it takes a finished snapshot over, too.
+    pub(super) fn seal_unchanged(&self, base: Option<&ShardHandle>, meta: HandleMeta) -> Result<SealedVersion> {
+        let Some(base) = base else {
+            return Ok(SealedVersion { handle: self.initial_handle(&meta)?, rebased: false });
+        };
+        let rebased = self.rebased(base)?;
+        let is_rebased = rebased.is_some();
+        let same = rebased.unwrap_or_else(|| base.clone());
+        let HandleMeta { batch, schema_id, schema, watermark, .. } = meta;
+        Ok(SealedVersion { handle: ShardHandle { batch, schema_id, schema, watermark, ..same }, rebased: is_rebased })
+    }
+
+    /// `handle` from the finished snapshot that waits; none if there is no such snapshot, or the live version is not
+    /// that of `handle`. The live state takes the snapshot over when it is opened with the result.
+    pub(crate) fn rebased(&self, handle: &ShardHandle) -> Result<Option<ShardHandle>> {
+        let of_live = |live: &Live| {
+            let control = self.control.lock();
+            let waiting = control.waiting.as_ref().filter(|waiting| waiting.is_snapshot_for(&live.lineage))?;
+            let mut lineage = live.lineage.clone();
+            lineage.rebase(&waiting.snapshot).then_some(lineage)
+        };
+        let lineage = self.live.read().as_ref().filter(|live| live.version == Some(handle.version)).and_then(of_live);
+        let Some(mut lineage) = lineage else { return Ok(None) };
+        self.index_older(&mut lineage)?;
+        let (indexed, segments) = lineage.handle_parts();
+        Ok(Some(ShardHandle { snapshot: lineage.snapshot, indexed, segments, ..handle.clone() }))
     }
 
     /// Moves older segments to an index object, if there are too many for a handle.

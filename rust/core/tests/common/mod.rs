@@ -9,7 +9,9 @@ use arrow_schema::{DataType, Field, Schema};
 use base64::Engine as _;
 use fastchangelog_columns::aggregate::AggSpec;
 use fastchangelog_columns::split::Splitter;
-use fastchangelog_core::engine::{Engine, EngineConfig, OpenRequest, Operator, Session, StateSession, format_handle};
+use fastchangelog_core::engine::{
+    Engine, EngineConfig, OpenRequest, Operator, Session, StateSession, format_handle, parse_handle,
+};
 use fastchangelog_core::shard::savepoint::{SavepointForm, SavepointProgress};
 use fastchangelog_core::shard::{Rebuilder, Sources};
 use fastchangelog_format::clock::SystemClock;
@@ -228,6 +230,17 @@ impl World {
             .collect()
     }
 
+    /// The rows of a batch in a random history: some batches bring none.
+    pub fn random_batch(&self, rng: &mut StdRng) -> Vec<Row> {
+        if rng.random_bool(0.25) { Vec::new() } else { self.random_rows(rng) }
+    }
+
+    /// The newest handle of each shard.
+    pub fn handles(&self) -> Vec<ShardHandle> {
+        let newest = &self.history.last().unwrap().handles;
+        newest.iter().flatten().map(|text| parse_handle(text).unwrap()).collect()
+    }
+
     fn request(&self, shard: u32, handle: Option<String>, batch: i64) -> OpenRequest {
         OpenRequest {
             root: self.bucket.path().to_str().unwrap().to_owned(),
@@ -398,9 +411,7 @@ impl World {
 
     /// Records of the newest change sets of all shards.
     pub fn newest_records(&self) -> u64 {
-        let handles = self.history.last().unwrap().handles.iter().flatten();
-        let handles = handles.map(|handle| fastchangelog_core::engine::parse_handle(handle).unwrap());
-        handles.filter_map(|handle| handle.segments.last().map(|segment| segment.records)).sum()
+        self.handles().iter().filter_map(|handle| handle.segments.last().map(|segment| segment.records)).sum()
     }
 
     pub fn metrics(&self) -> &Metrics {

@@ -36,7 +36,7 @@ use self::ranges::{Ranges, RangesOutcome, range_bytes};
 use super::Shard;
 use super::base::Base;
 use super::hold::ShardHold;
-use super::seal::{Committed, HandleMeta, PendingVersion, SealedVersion, SetParts};
+use super::seal::{Committed, HandleMeta, PendingVersion, SetParts};
 use super::session_counters::SessionCounters;
 use super::session_environment::SessionEnvironment;
 use super::session_memory::SessionMemory;
@@ -342,27 +342,20 @@ impl Session {
     fn seal(&mut self, shard: &Arc<Shard>, pending: PendingCommit) -> Result<ShardHandle> {
         let context = shard.context();
         let PendingCommit { pending, submitted, state_keys, state_bytes } = pending;
-        let SealedVersion { handle, rebased } = shard.seal(&self.meta(state_keys, state_bytes), pending)?;
+        let sealed = shard.seal(&self.meta(state_keys, state_bytes), pending)?;
         // The set is kept prepared now, and counted there.
         self.memory = None;
-        if rebased {
-            self.counters.count("rebased", 1);
-        }
+        let handle = sealed.count(&mut self.counters);
         self.counters.count_since("persist_micros", submitted);
         context.metrics.keys_updated.add(self.counters.get("keys_updated"));
         context.failpoints.hit("session.committed")?;
         Ok(handle)
     }
 
-    /// The batch changed nothing: the same version, seen by a later batch.
-    fn unchanged(&self, shard: &Arc<Shard>) -> Result<ShardHandle> {
-        match &self.base {
-            Some(base) => {
-                let HandleMeta { batch, watermark, .. } = self.meta(0, 0);
-                Ok(ShardHandle { batch, watermark, ..base.clone() })
-            }
-            None => shard.initial_handle(&self.meta(0, 0)),
-        }
+    /// The batch changed nothing.
+    fn unchanged(&mut self, shard: &Arc<Shard>) -> Result<ShardHandle> {
+        let sealed = shard.seal_unchanged(self.base.as_ref(), self.meta(0, 0))?;
+        Ok(sealed.count(&mut self.counters))
     }
 
     fn meta(&self, state_keys: u64, state_bytes: u64) -> HandleMeta {

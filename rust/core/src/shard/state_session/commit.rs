@@ -8,7 +8,7 @@
 
 use super::{Attached, Declared, StateSession};
 use crate::shard::lineage::Lineage;
-use crate::shard::seal::{Committed, HandleMeta, PendingVersion, SealedVersion, SetParts, encode};
+use crate::shard::seal::{Committed, HandleMeta, PendingVersion, SetParts, encode};
 use crate::shard::{Live, Shard};
 use crate::states::net::{Net, net_within};
 use crate::states::net_spilled::{SpilledNet, part_bytes};
@@ -92,12 +92,10 @@ impl StateSession {
             return self.unchanged(&shard, meta).map(Some);
         };
         let meta = HandleMeta { state_keys, state_bytes, ..meta };
-        let SealedVersion { handle, rebased } = shard.seal(&meta, pending)?;
+        let sealed = shard.seal(&meta, pending)?;
         // The set is kept prepared now, and counted there.
         self.overlay.account();
-        if rebased {
-            self.counters.count("rebased", 1);
-        }
+        let handle = sealed.count(&mut self.counters);
         self.counters.count_since("persist_micros", since);
         let context = shard.context();
         context.metrics.keys_updated.add(self.counters.get("keys_updated"));
@@ -208,17 +206,13 @@ impl StateSession {
         self.counters.count("keys_updated", net.set.len() as u64);
     }
 
-    /// The batch changed no entries: the same version, seen by a later batch.
-    fn unchanged(&self, shard: &Arc<Shard>, meta: HandleMeta) -> Result<ShardHandle> {
-        let handle = self.attached.as_ref().and_then(|attached| attached.handle.as_ref());
-        match handle {
-            Some(base) => {
-                self.leave_hints();
-                let HandleMeta { batch, schema_id, schema, watermark, .. } = meta;
-                Ok(ShardHandle { batch, schema_id, schema, watermark, ..base.clone() })
-            }
-            None => shard.initial_handle(&meta),
+    /// The batch changed no entries.
+    fn unchanged(&mut self, shard: &Arc<Shard>, meta: HandleMeta) -> Result<ShardHandle> {
+        let base = self.attached.as_ref().and_then(|attached| attached.handle.as_ref());
+        if base.is_some() {
+            self.leave_hints();
         }
+        Ok(shard.seal_unchanged(base, meta)?.count(&mut self.counters))
     }
 
     /// What was learned is true of the version itself. Waits for no lock: hints are not needed.
