@@ -2,8 +2,8 @@
 //!
 //! Owns: the bins of a key in a row, bins of the argument's type. Does not own: the choice of bins (`histogram`).
 
+use super::doubles::{from_doubles, to_doubles};
 use super::histogram::{Bin, Histogram, Random};
-use super::percentile_approx::{numbers, typed};
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::fold::{Bytes, Fold};
 use crate::aggregate::prim::{Native, Prim, column, integers};
@@ -117,7 +117,7 @@ impl Accumulator for Bins {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let (values, most) = (numbers(arguments[0])?, integers(arguments[1])?);
+        let (values, most) = (to_doubles(arguments[0])?, integers(arguments[1])?);
         let (mut known, mut done): (HashMap<usize, Histogram>, _) = (HashMap::new(), Ok(()));
         let there = |row: &RowMut<'_>| {
             let (bins, most, random) = (row.var(slots.var), row.var(slots.var + 1), row.var(slots.var + 2));
@@ -193,7 +193,7 @@ impl Accumulator for Bins {
         let center = fields[0].data_type();
         // Spark rounds to the digits of a decimal before it rounds to its scale.
         let digits = if let DataType::Decimal128(digits, _) = center { Some(*digits) } else { None };
-        let columns = vec![column(&typed(&centers, center, None, digits), center)?, f64::array(heights, None)];
+        let columns = vec![column(&from_doubles(&centers, center, None, digits), center)?, f64::array(heights, None)];
         let bins: ArrayRef = Arc::new(StructArray::try_new(fields.clone(), columns, None)?);
         let nulls = NullBuffer::from(lengths.iter().map(|length| *length > 0).collect::<Vec<_>>());
         let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);

@@ -20,6 +20,7 @@ mod collect;
 mod count;
 mod covariance;
 mod decimal;
+mod doubles;
 mod edge;
 mod elements;
 mod extreme;

@@ -4,11 +4,12 @@
 //! Does not own: the summary (`quantile_summary`).
 
 use super::collect::VALUES;
+use super::doubles::{from_doubles, to_doubles};
 use super::percentile::wanted;
 use super::quantile_summary::{Sample, Summary};
 use crate::aggregate::accumulator::{Accumulator, Bound, Call, Layout};
 use crate::aggregate::fold::Fold;
-use crate::aggregate::prim::{Native, Prim, column, doubles, integers};
+use crate::aggregate::prim::{Native, Prim, column, integers};
 use crate::aggregate::results::RowRange;
 use crate::aggregate::row::{Other, RowMut, Slots};
 use arrow_array::{Array, ArrayRef, ListArray};
@@ -124,7 +125,7 @@ impl Accumulator for Approximate {
     }
 
     fn update(&self, slots: &Slots, arguments: &[&ArrayRef], fold: Fold<'_>) -> Result<()> {
-        let values = numbers(arguments[0])?;
+        let values = to_doubles(arguments[0])?;
         let (percentiles, accuracies) = (wanted(arguments[1]), arguments.get(2).map(|c| integers(c)).transpose()?);
         let mut done = Ok(());
         fold.each_row(|i, row| {
@@ -184,9 +185,9 @@ impl Accumulator for Approximate {
         }
         let nulls = NullBuffer::from(valid);
         let DataType::List(element) = declared else {
-            return Ok(typed(&values, &self.value, Some(nulls), None));
+            return Ok(from_doubles(&values, &self.value, Some(nulls), None));
         };
-        let values = typed(&values, &self.value, None, None);
+        let values = from_doubles(&values, &self.value, None, None);
         let values = column(&values, element.data_type())?;
         Ok(Arc::new(ListArray::try_new(Arc::clone(element), OffsetBuffer::from_lengths(lengths), values, Some(nulls))?))
     }
@@ -201,65 +202,6 @@ fn settle(slots: &Slots, row: &mut RowMut<'_>) -> Result<Summary> {
         row.set_var(slots.var + 1, &[]);
     }
     Ok(summary)
-}
-
-/// The values of a column as doubles: of dates and times their days and microseconds.
-pub(super) fn numbers(column: &ArrayRef) -> Result<Vec<f64>> {
-    Ok(match Prim::of(column.data_type()) {
-        Some(Prim::I32) => i32::values(column)?.iter().map(|value| f64::from(*value)).collect(),
-        _ => doubles(column)?.to_vec(),
-    })
-}
-
-/// Doubles as a column with the machine type of `value`. For decimals they are rounded to `digits` before the scale.
-#[expect(clippy::cast_possible_truncation, reason = "they were values of the type")]
-pub(super) fn typed(values: &[f64], value: &DataType, nulls: Option<NullBuffer>, digits: Option<u8>) -> ArrayRef {
-    fn of<N: Native>(values: &[f64], cast: impl Fn(f64) -> N, nulls: Option<NullBuffer>) -> ArrayRef {
-        N::array(values.iter().map(|value| cast(*value)).collect(), nulls)
-    }
-    match Prim::of(value) {
-        Some(Prim::I8) => of(values, |value| value as i8, nulls),
-        Some(Prim::I16) => of(values, |value| value as i16, nulls),
-        Some(Prim::I32) => of(values, |value| value as i32, nulls),
-        Some(Prim::I64) => of(values, |value| value as i64, nulls),
-        Some(Prim::F32) => of(values, |value| value as f32, nulls),
-        Some(Prim::I128) => {
-            let decimals: Vec<Option<i128>> = values.iter().map(|number| decimal(*number, value, digits)).collect();
-            let there = NullBuffer::from(decimals.iter().map(Option::is_some).collect::<Vec<_>>());
-            let nulls = NullBuffer::union(nulls.as_ref(), Some(&there)).filter(|nulls| nulls.null_count() > 0);
-            i128::array(decimals.into_iter().map(Option::unwrap_or_default).collect(), nulls)
-        }
-        _ => of(values, |value| value, nulls),
-    }
-}
-
-/// The digits of a double as a decimal of a type, rounded half up, and before to `most` digits; none if it has too many.
-fn decimal(number: f64, data_type: &DataType, most: Option<u8>) -> Option<i128> {
-    let DataType::Decimal128(precision, scale) = data_type else {
-        return None;
-    };
-    let text = format!("{number:e}");
-    let (mantissa, exponent) = text.split_once('e')?;
-    let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let mut digits: i128 = format!("{whole}{decimals}").parse().ok()?;
-    let mut shift = i32::from(*scale) + exponent.parse::<i32>().ok()? - i32::try_from(decimals.len()).ok()?;
-    let count = digits.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1);
-    let surplus = most.map_or(0, |most| count.saturating_sub(u32::from(most)));
-    digits = half_up(digits, 10i128.checked_pow(surplus)?);
-    shift += surplus.cast_signed();
-    let unit = 10i128.checked_pow(shift.unsigned_abs());
-    let found = match unit {
-        Some(unit) if shift >= 0 => digits.checked_mul(unit)?,
-        Some(unit) => half_up(digits, unit),
-        None if shift < 0 => 0,
-        None => return None,
-    };
-    (found.unsigned_abs() < 10u128.pow(u32::from(*precision))).then_some(found)
-}
-
-/// A number in units, rounded.
-fn half_up(digits: i128, unit: i128) -> i128 {
-    digits / unit + digits.signum() * i128::from((digits % unit).abs() >= unit - unit / 2)
 }
 
 #[cfg(test)]

@@ -1,4 +1,3 @@
-use super::decimal;
 use crate::aggregate::function_tests::{plan, result};
 use arrow_array::builder::{Float64Builder, ListBuilder};
 use arrow_array::cast::AsArray;
@@ -56,21 +55,6 @@ fn results_have_the_type_of_the_argument() {
     assert_eq!(found.as_primitive::<Decimal128Type>().value(0), 125);
     assert!(plan("percentile_approx", &[DataType::Boolean, DataType::Float64], true).is_err());
     assert!(plan("percentile_approx", &[DataType::Int64, DataType::Utf8], true).is_err());
-}
-
-#[test]
-fn decimals_are_rounded_half_up() {
-    let of = |number: f64| decimal(number, &DataType::Decimal128(5, 2), None);
-    assert_eq!(of(1.25), Some(125));
-    assert_eq!(of(-1.255), Some(-126));
-    assert_eq!(of(1.254_999), Some(125));
-    assert_eq!(of(1e-300), Some(0));
-    assert_eq!(of(999.995), None);
-    assert_eq!(of(1e300), None);
-    assert_eq!(of(f64::NAN), None);
-    let twice = |number: f64| decimal(number, &DataType::Decimal128(4, 2), Some(4));
-    assert_eq!([1.004_950_495, -1.004_950_495, 12.345, 99.99].map(twice), [101, -101, 1235, 9999].map(Some));
-    assert_eq!(twice(99.996), None);
 }
 
 #[test]
