@@ -162,6 +162,9 @@ impl SharedResources {
         options.set_write_buffer_manager(&shared.write_buffers);
         options.set_write_buffer_size(shared.write_buffer_size);
         options.set_arena_block_size((shared.write_buffer_size / 16).min(256 << 10));
+        // Most keys of a batch are not in a write buffer: a filter answers without a search.
+        options.set_memtable_whole_key_filtering(true);
+        options.set_memtable_prefix_bloom_ratio(0.02);
         options.set_max_write_buffer_number(3);
         options.set_max_background_jobs(COMPACTION_THREADS + FLUSH_THREADS);
         options.set_max_open_files(MAX_OPEN_FILES);
@@ -329,25 +332,44 @@ pub(super) fn no_wal() -> WriteOptions {
     options
 }
 
-/// Writes entries to RocksDB in batches, in order. After an error it writes nothing more.
+/// Deletes every key that starts with one of `prefixes` (in the form on disk). Returns the number of writes.
+pub(super) fn delete_prefixes<'p>(db: &DB, prefixes: impl Iterator<Item = &'p Vec<u8>>) -> Result<u64> {
+    let (mut batch, mut writes) = (WriteBatch::default(), 0);
+    for prefix in prefixes {
+        batch.delete_range(prefix, &after_prefix(prefix));
+        writes += 1;
+        if batch.size_in_bytes() >= BATCH_BYTES {
+            db.write_opt(std::mem::take(&mut batch), &no_wal()).map_err(rocks_error)?;
+        }
+    }
+    db.write_opt(batch, &no_wal()).map_err(rocks_error)?;
+    Ok(writes)
+}
+
+/// Writes entries to RocksDB in batches, those of one key in order. After an error it writes nothing more.
+///
+/// A batch is sorted: RocksDB then looks for the place of an entry in its write buffer beside the one before, which takes
+/// a fifth of the time.
 pub(super) struct DiskSink<'a> {
     db: &'a DB,
-    batch: WriteBatch,
-    bytes: usize,
-    key: Vec<u8>,
+    entries: Vec<WaitingEntry>,
+    /// Their keys, in the form on disk, and values.
+    bytes: Vec<u8>,
     writes: u64,
     error: Option<Error>,
 }
 
+/// Where an entry is in the bytes of a sink: the key first, then the value.
+struct WaitingEntry {
+    start: usize,
+    key_end: usize,
+    /// None of a deletion.
+    value_end: Option<usize>,
+}
+
 impl<'a> DiskSink<'a> {
     pub fn new(db: &'a DB) -> Self {
-        Self { db, batch: WriteBatch::default(), bytes: 0, key: Vec::new(), writes: 0, error: None }
-    }
-
-    /// Deletes every key that starts with `prefix` (in the form on disk).
-    pub fn delete_prefix(&mut self, prefix: &[u8]) {
-        self.batch.delete_range(prefix, &after_prefix(prefix));
-        self.wrote(2 * prefix.len());
+        Self { db, entries: Vec::new(), bytes: Vec::new(), writes: 0, error: None }
     }
 
     /// Writes the remaining entries. Returns the number of writes, or the first error.
@@ -356,32 +378,39 @@ impl<'a> DiskSink<'a> {
         self.error.map_or(Ok(self.writes), Err)
     }
 
-    fn wrote(&mut self, bytes: usize) {
-        self.writes += 1;
-        self.bytes += bytes;
-        if self.bytes >= BATCH_BYTES {
-            self.write_batch();
-        }
-    }
-
     fn write_batch(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
-        self.bytes = 0;
-        if self.error.is_none() && !batch.is_empty() {
+        if self.error.is_none() && !self.entries.is_empty() {
+            let (bytes, mut batch) = (&self.bytes, WriteBatch::default());
+            let key = |entry: &WaitingEntry| &bytes[entry.start..entry.key_end];
+            // Stable: entries of one key keep their order.
+            self.entries.sort_by(|a, b| key(a).cmp(key(b)));
+            for entry in &self.entries {
+                match entry.value_end {
+                    Some(end) => batch.put(key(entry), &bytes[entry.key_end..end]),
+                    None => batch.delete(key(entry)),
+                }
+            }
             self.error = self.db.write_opt(batch, &no_wal()).err().map(rocks_error);
         }
+        self.entries.clear();
+        self.bytes.clear();
     }
 }
 
 impl EntrySink for DiskSink<'_> {
     fn write(&mut self, entry: EntryRef<'_>) {
-        self.key.clear();
-        push_key(&mut self.key, entry.key_group, entry.state, entry.key);
-        match entry.value {
-            Some(value) => self.batch.put(&self.key, value),
-            None => self.batch.delete(&self.key),
+        let start = self.bytes.len();
+        push_key(&mut self.bytes, entry.key_group, entry.state, entry.key);
+        let key_end = self.bytes.len();
+        let value_end = entry.value.map(|value| {
+            self.bytes.extend_from_slice(value);
+            self.bytes.len()
+        });
+        self.entries.push(WaitingEntry { start, key_end, value_end });
+        self.writes += 1;
+        if self.bytes.len() + self.entries.len() * size_of::<WaitingEntry>() >= BATCH_BYTES {
+            self.write_batch();
         }
-        self.wrote(self.key.len() + entry.value.map_or(0, <[u8]>::len) + 16);
     }
 }
 
@@ -389,6 +418,28 @@ impl EntrySink for DiskSink<'_> {
 mod tests {
     use super::*;
     use fastchangelog_store::metrics::Metrics;
+
+    #[test]
+    fn the_last_entry_of_a_key_wins_in_any_batch() {
+        let shared = SharedResources::new(&MemoryBudget::new(64 << 20), Arc::new(Metrics::default())).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let db = shared.open(&dir.path().join("db"), true).unwrap();
+        let (mut sink, mut expected) = (DiskSink::new(&db), std::collections::BTreeMap::new());
+        // Some batches; a key comes several times, in one batch and in others.
+        for i in 0..100_000_u32 {
+            let (key, value) = ((i.wrapping_mul(2_654_435_761) % 5_000).to_be_bytes(), i.to_be_bytes());
+            let value = (i % 7 != 0).then_some(&value[..]);
+            sink.write(EntryRef { state: StateId(1), key_group: KeyGroup(3), key: &key, value });
+            expected.insert(key, value.map(<[u8]>::to_vec));
+        }
+        assert_eq!(sink.finish().unwrap(), 100_000);
+        let mut bytes = Vec::new();
+        for (key, value) in expected {
+            bytes.clear();
+            push_key(&mut bytes, KeyGroup(3), StateId(1), &key);
+            assert_eq!(db.get(&bytes).unwrap(), value);
+        }
+    }
 
     #[test]
     fn p7_threads_of_all_works_together_are_bounded() {

@@ -11,7 +11,7 @@
 
 use super::{FLUSH_BYTES, HotKey, HotTier, KeyedState, hash_key};
 use crate::hot::EntryRef;
-use crate::rocks::{DiskSink, KEY_PREFIX, after_prefix, push_key, rocks_error, split_key};
+use crate::rocks::{DiskSink, KEY_PREFIX, after_prefix, delete_prefixes, push_key, rocks_error, split_key};
 use fastchangelog_format::error::Result;
 use fastchangelog_format::model::{ChangeSet, KeyGroup, Op, StateId};
 use rocksdb::{FlushOptions, ReadOptions};
@@ -45,9 +45,7 @@ impl KeyedState {
         if !self.stored || disk.is_empty() {
             return Ok(());
         }
-        let mut sink = DiskSink::new(&self.db);
-        disk.iter().for_each(|prefix| sink.delete_prefix(prefix));
-        let written = sink.finish();
+        let written = delete_prefixes(&self.db, disk.iter());
         self.range_tombstones += disk.len();
         if self.range_tombstones >= BUFFERED && written.is_ok() {
             let mut options = FlushOptions::default();
