@@ -14,7 +14,7 @@ forgets them, and keeps a short text per partition in Spark's state: no operator
 time. One process, one JVM, variants in turns. Reported is the median trigger of the batches after the warm-up, no-data
 batches added to the batch before. Half of the first batches' time is the JVM's compiler, so the warm-up is long.
 
-    python benches/operators_compare.py [CASE …] [--rounds 2] [--small] [--ids 10000000] [--out FILE]
+    python benches/operators_compare.py [CASE …] [--rounds 2] [--small] [--ids 10000000] [--budget 256MiB] [--out FILE]
 """
 
 from __future__ import annotations
@@ -183,10 +183,13 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=25, help="batches that do not count")
     parser.add_argument("--small", action="store_true", help="batches of 1,000 rows")
     parser.add_argument("--ids", type=int, default=10_000_000, help="ids of distinct rows")
+    parser.add_argument("--budget", help="the option `memory_budget` of ours; default: the option's own")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS))
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     known = _cases(args.ids)
+    if args.budget:
+        OPTIONS["memory_budget"] = args.budget
     spark = session()
     found: dict[str, Any] = {}
     for name in args.cases or known:

@@ -4,10 +4,9 @@
                        [--latency-ms N] [--limit SECONDS] [--out FILE]
 
 Each query is filled with all keys and stopped, in a process of its own, with a snapshot and a short log after it (of
-distinct rows with the log alone: batches without new keys name no snapshot). It is then started again, in another
-process and on an empty local disk: a small query first, so that imports and JIT are not measured, then the real one
-with one batch of `--rows` rows. Each round restarts a copy of the same checkpoint, the
-variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
+distinct rows none: their last batches bring no new key). It is then started again, in another process and on an empty
+local disk: a small query first, so that imports and JIT are not measured, then the real one with one batch of `--rows`
+rows. Each round restarts a copy of the same checkpoint, the variants in turns. `--latency-ms` adds rounds with the state in an S3 server (moto) behind a proxy with that latency;
 they need PYTHONPATH=tests, and leave out Spark's own operator, which needs Hadoop's S3 client. A filling or a restart
 that takes longer than `--limit` is ended and named, and the rest of its kind is not measured.
 
@@ -50,6 +49,7 @@ KINDS = {
     "states": "ours-states",
     "tws-states": "tws-states",
     "distinct": "ours-distinct",
+    "lazy-distinct": "ours-distinct",
     "native-distinct": "native-distinct",
 }
 OURS = tuple(variant for variant, kind in KINDS.items() if kind.startswith("ours"))
@@ -86,7 +86,7 @@ def restart(args: argparse.Namespace, variant: str) -> Outcome:
     kind = KINDS[variant]
     spark = session()
     warm_up(spark, kind, compare_data.files(small, 0, 4), args.work / "work" / "warm-up")
-    restore = "lazy" if variant == "lazy" else "eager"
+    restore = "lazy" if variant.startswith("lazy") else "eager"
     options = {**RESTARTED, "restore": restore} if kind.startswith("ours") else None
     query = {"state": args.state, "storage": args.storage} if kind.startswith("ours") else {}
     glob = compare_data.files(data, 0, shape.seed_batches + AFTER_SEED + 1)
