@@ -106,7 +106,7 @@ def test_distinct_rows_within_the_watermark_are_sparks(feed: Any, tmp_path: path
 
 @pytest.mark.parametrize("within", [False, True])
 def test_batches_larger_than_memory_are_sparks(feed: Any, tmp_path: pathlib.Path, within: bool) -> None:
-    rng = random.Random(7)  # noqa: S311 - rows of a test
+    rng = random.Random(7)
 
     def rows_until(second: int) -> list[tuple[Any, ...]]:
         keys = [f"{rng.randrange(1_500)}" + "k" * 40 for _ in range(2_000)]
@@ -132,7 +132,7 @@ def test_batches_larger_than_memory_are_sparks(feed: Any, tmp_path: pathlib.Path
         found.update({number: rows_of(rows) for number, rows in ran.batches.items() if rows})
         spilled += [progress.observedMetrics["fastchangelog.default"]["spilled_bytes"] for progress in ran.progress]
     assert found == wanted
-    assert min(map(len, found.values())) > 500
+    assert min(map(len, found.values())) > 200
     assert len([size for size in spilled if size > 0]) == len(found)
 
 
