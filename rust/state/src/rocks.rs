@@ -379,35 +379,47 @@ impl<'a> DiskSink<'a> {
     }
 
     fn write_batch(&mut self) {
-        if self.error.is_none() && !self.entries.is_empty() {
-            let (bytes, mut batch) = (&self.bytes, WriteBatch::default());
-            let key = |entry: &WaitingEntry| &bytes[entry.start..entry.key_end];
-            // Stable: entries of one key keep their order.
-            self.entries.sort_by(|a, b| key(a).cmp(key(b)));
-            for entry in &self.entries {
-                match entry.value_end {
-                    Some(end) => batch.put(key(entry), &bytes[entry.key_end..end]),
-                    None => batch.delete(key(entry)),
-                }
+        let (bytes, mut batch) = (&self.bytes, WriteBatch::default());
+        let key = |entry: &WaitingEntry| &bytes[entry.start..entry.key_end];
+        // Stable: entries of one key keep their order.
+        self.entries.sort_by(|a, b| key(a).cmp(key(b)));
+        for entry in &self.entries {
+            match entry.value_end {
+                Some(end) => batch.put(key(entry), &bytes[entry.key_end..end]),
+                None => batch.delete(key(entry)),
             }
-            self.error = self.db.write_opt(batch, &no_wal()).err().map(rocks_error);
         }
+        self.commit(batch);
         self.entries.clear();
         self.bytes.clear();
+    }
+
+    fn commit(&mut self, batch: WriteBatch) {
+        if self.error.is_none() && !batch.is_empty() {
+            self.error = self.db.write_opt(batch, &no_wal()).err().map(rocks_error);
+        }
     }
 }
 
 impl EntrySink for DiskSink<'_> {
     fn write(&mut self, entry: EntryRef<'_>) {
+        self.writes += 1;
         let start = self.bytes.len();
         push_key(&mut self.bytes, entry.key_group, entry.state, entry.key);
         let key_end = self.bytes.len();
+        if let Some(value) = entry.value.filter(|value| value.len() >= BATCH_BYTES) {
+            // In a batch of its own: one copy of it less.
+            let key = self.bytes.split_off(start);
+            self.write_batch();
+            let mut batch = WriteBatch::default();
+            batch.put(key, value);
+            return self.commit(batch);
+        }
         let value_end = entry.value.map(|value| {
             self.bytes.extend_from_slice(value);
             self.bytes.len()
         });
         self.entries.push(WaitingEntry { start, key_end, value_end });
-        self.writes += 1;
         if self.bytes.len() + self.entries.len() * size_of::<WaitingEntry>() >= BATCH_BYTES {
             self.write_batch();
         }
@@ -425,10 +437,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = shared.open(&dir.path().join("db"), true).unwrap();
         let (mut sink, mut expected) = (DiskSink::new(&db), std::collections::BTreeMap::new());
+        let large = vec![7; BATCH_BYTES];
         // Some batches; a key comes several times, in one batch and in others.
         for i in 0..100_000_u32 {
-            let (key, value) = ((i.wrapping_mul(2_654_435_761) % 5_000).to_be_bytes(), i.to_be_bytes());
-            let value = (i % 7 != 0).then_some(&value[..]);
+            let (key, small) = ((i.wrapping_mul(2_654_435_761) % 5_000).to_be_bytes(), i.to_be_bytes());
+            let value = if i % 9_001 == 1 { &large[..] } else { &small[..] };
+            let value = (i % 7 != 0).then_some(value);
             sink.write(EntryRef { state: StateId(1), key_group: KeyGroup(3), key: &key, value });
             expected.insert(key, value.map(<[u8]>::to_vec));
         }

@@ -177,8 +177,8 @@ impl Shard {
         Ok(SealedVersion { handle, rebased })
     }
 
-    /// The handle of a batch that changed nothing: the version of `base`, seen by a later batch. Without it, a state
-    /// that no longer changes would be restored from its log for ever: it takes a finished snapshot over, too.
+    /// The handle of a batch that changed nothing: the version of `base`, seen by a later batch. It takes a finished
+    /// snapshot over: otherwise a state that no longer changes would be restored from its log for ever.
     pub(super) fn seal_unchanged(&self, base: Option<&ShardHandle>, meta: HandleMeta) -> Result<SealedVersion> {
         let Some(base) = base else {
             return Ok(SealedVersion { handle: self.initial_handle(&meta)?, rebased: false });
