@@ -8,8 +8,8 @@ distinct rows none: their last batches bring no new key). It is then started aga
 local disk: a small query first, so that imports and JIT are not measured, then the real one with one batch of `--rows`
 rows. Each round restarts a copy of the same checkpoint, the variants in turns. `--latency-ms` adds rounds with the
 state in an S3 server (moto) behind a proxy with that latency; they need PYTHONPATH=tests, and leave out Spark's own
-operator, which needs Hadoop's S3 client. A filling or a restart that takes longer
-than `--limit` is ended and named, and the rest of its kind is not measured.
+operator, which needs Hadoop's S3 client. A filling or a restart that takes longer than `--limit` is ended and named,
+and the rest of its kind is not measured.
 
 Owns: the phases, the table, the JSON file. Does not own: queries and measuring (compare_queries, compare_run), the slow
 store (`support.stores` of the tests).

@@ -377,7 +377,7 @@ impl Core {
 
     /// Applies a durable checkpoint to the live version; a failure of the local disk is only logged.
     fn apply_checkpoint(&self, handle: &ShardHandle) {
-        if let Err(error) = self.make_live(Some(handle)).inspect(|()| self.shard.adopt_snapshot(handle)) {
+        if let Err(error) = self.make_live(Some(handle)) {
             tracing::warn!(state = self.uri(), %error, "cannot apply a checkpoint; the next read restores the local \
                 state");
             // What is live may be the version before, which must not be taken for this one.

@@ -129,23 +129,11 @@ impl Shard {
 
     /// Bytes and number of the log's change sets after the newest snapshot, also one that still waits.
     pub(crate) fn since_snapshot(&self) -> (u64, usize) {
-        let snapshot = self.control.lock().waiting.as_ref().map(|waiting| waiting.snapshot.clone());
         let live = self.live.read();
         let Some(live) = live.as_ref() else { return (0, 0) };
-        let Some(snapshot) = snapshot else { return (live.lineage.log_bytes(), live.lineage.segments.len()) };
-        let mut lineage = live.lineage.clone();
-        lineage.rebase(&snapshot);
+        let rebased = self.rebased_lineage(live);
+        let lineage = rebased.as_ref().unwrap_or(&live.lineage);
         (lineage.log_bytes(), lineage.segments.len())
-    }
-
-    /// Takes over the snapshot of a handle that `rebased` gave, now that the handle counts.
-    pub(crate) fn adopt_snapshot(&self, handle: &ShardHandle) {
-        if let Some(live) = self.live.write().as_mut().filter(|live| live.version == Some(handle.version))
-            && let Some(snapshot) = &handle.snapshot
-        {
-            live.lineage.rebase(snapshot);
-            self.resolve_waiting_snapshot(live);
-        }
     }
 
     /// Cancels RocksDB's background work, such as a compaction with a waiting caller. It writes nothing any

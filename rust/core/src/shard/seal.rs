@@ -113,7 +113,7 @@ pub(super) struct SealedVersion {
 
 impl SealedVersion {
     /// Its handle; the session counts a new snapshot.
-    pub(super) fn count(self, counters: &mut SessionCounters) -> ShardHandle {
+    pub(super) fn into_handle(self, counters: &mut SessionCounters) -> ShardHandle {
         if self.rebased {
             counters.count("rebased", 1);
         }
@@ -193,17 +193,23 @@ impl Shard {
     /// `handle` from the finished snapshot that waits; none if there is no such snapshot, or the live version is not
     /// that of `handle`. The live state takes the snapshot over when it is opened with the result.
     pub(crate) fn rebased(&self, handle: &ShardHandle) -> Result<Option<ShardHandle>> {
-        let of_live = |live: &Live| {
-            let control = self.control.lock();
-            let waiting = control.waiting.as_ref().filter(|waiting| waiting.is_snapshot_for(&live.lineage))?;
-            let mut lineage = live.lineage.clone();
-            lineage.rebase(&waiting.snapshot).then_some(lineage)
+        let lineage = {
+            let live = self.live.read();
+            let live = live.as_ref().filter(|live| live.version == Some(handle.version));
+            live.and_then(|live| self.rebased_lineage(live))
         };
-        let lineage = self.live.read().as_ref().filter(|live| live.version == Some(handle.version)).and_then(of_live);
         let Some(mut lineage) = lineage else { return Ok(None) };
         self.index_older(&mut lineage)?;
         let (indexed, segments) = lineage.handle_parts();
         Ok(Some(ShardHandle { snapshot: lineage.snapshot, indexed, segments, ..handle.clone() }))
+    }
+
+    /// The lineage of the live version from the finished snapshot that waits, if it may have it.
+    pub(super) fn rebased_lineage(&self, live: &Live) -> Option<Lineage> {
+        let control = self.control.lock();
+        let waiting = control.waiting.as_ref().filter(|waiting| waiting.is_snapshot_for(&live.lineage))?;
+        let mut lineage = live.lineage.clone();
+        lineage.rebase(&waiting.snapshot).then_some(lineage)
     }
 
     /// Moves older segments to an index object, if there are too many for a handle.

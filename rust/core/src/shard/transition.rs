@@ -203,7 +203,7 @@ impl Shard {
     /// Decides about the waiting snapshot after a change of the live lineage. If the lineage carries it, its files are
     /// now shared by a retained handle. If the lineage can never carry it, it is dropped, so that another one can be
     /// made.
-    pub(super) fn resolve_waiting_snapshot(&self, live: &mut Live) {
+    fn resolve_waiting_snapshot(&self, live: &mut Live) {
         let mut control = self.control.lock();
         let Some(waiting) = control.waiting.take() else { return };
         if live.lineage.snapshot.as_ref() == Some(&waiting.snapshot) {

@@ -345,7 +345,7 @@ impl Session {
         let sealed = shard.seal(&self.meta(state_keys, state_bytes), pending)?;
         // The set is kept prepared now, and counted there.
         self.memory = None;
-        let handle = sealed.count(&mut self.counters);
+        let handle = sealed.into_handle(&mut self.counters);
         self.counters.count_since("persist_micros", submitted);
         context.metrics.keys_updated.add(self.counters.get("keys_updated"));
         context.failpoints.hit("session.committed")?;
@@ -355,7 +355,7 @@ impl Session {
     /// The batch changed nothing.
     fn unchanged(&mut self, shard: &Arc<Shard>) -> Result<ShardHandle> {
         let sealed = shard.seal_unchanged(self.base.as_ref(), self.meta(0, 0))?;
-        Ok(sealed.count(&mut self.counters))
+        Ok(sealed.into_handle(&mut self.counters))
     }
 
     fn meta(&self, state_keys: u64, state_bytes: u64) -> HandleMeta {

@@ -95,7 +95,7 @@ impl StateSession {
         let sealed = shard.seal(&meta, pending)?;
         // The set is kept prepared now, and counted there.
         self.overlay.account();
-        let handle = sealed.count(&mut self.counters);
+        let handle = sealed.into_handle(&mut self.counters);
         self.counters.count_since("persist_micros", since);
         let context = shard.context();
         context.metrics.keys_updated.add(self.counters.get("keys_updated"));
@@ -212,7 +212,7 @@ impl StateSession {
         if base.is_some() {
             self.leave_hints();
         }
-        Ok(shard.seal_unchanged(base, meta)?.count(&mut self.counters))
+        Ok(shard.seal_unchanged(base, meta)?.into_handle(&mut self.counters))
     }
 
     /// What was learned is true of the version itself. Waits for no lock: hints are not needed.
